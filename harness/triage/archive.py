@@ -134,14 +134,14 @@ def is_archive(file: Path) -> bool:
     return is_tar(file) or zipfile.is_zipfile(file)
 
 
-def in_folder(file: Path) -> bool:
+def in_folder(file: str | os.PathLike[str]) -> bool:
     """Whether a file that lies in a folder is an archive, also by its name."""
-    return bool(_NAMED.search(file.name)) and is_archive(file)
+    return bool(_NAMED.search(os.path.basename(file))) and is_archive(Path(file))
 
 
 def bare(file: Path) -> Path:
     """Its path without what its name says of packing."""
-    return file.with_name(_NAMED.sub("", file.name))
+    return file.with_name(_NAMED.sub("", file.name)) if _NAMED.search(file.name) else file
 
 
 def is_tar(file: Path) -> bool:

@@ -374,7 +374,7 @@ class FileLock:
 
     host: str
     path: str
-    pid: int  # of its holder; 0 if that is not seen, as in another container
+    pid: int  # of its holder; 0 if that is not known, as in another container
     command: str = ""  # argv of its holder, secrets taken out
     waiters: tuple[int, ...] = ()
     tries: int = -1  # times that its file was opened while it was looked at; -1 if nobody counted
@@ -414,10 +414,12 @@ class Starter:
 
 @dataclass(frozen=True)
 class RayDemand:
-    """What `ray status` says is asked for: the resources of one request, and how many requests, in Ray's words."""
+    """What `ray status` or a log of Ray says is asked for: the resources of one request, and how many requests, in
+    Ray's words. `lacking`: what the whole cluster has too little of, as a sentence; empty if nothing says so."""
 
     resources: str  # {'GPU': 1.0}
     pending: str  # 2+ pending tasks/actors
+    lacking: str = ""
 
 
 @dataclass(frozen=True)
@@ -563,6 +565,8 @@ class Evidence:
     log_phases: tuple[LogPhase, ...] = ()  # of logs that were pasted, the longest of each first
     timed_out_s: Number = 0.0  # seconds that a collective had run when NCCL's watchdog gave it up, by a pasted log
     watchdog_ended: tuple[Ranks, ...] = ()  # ranks that NCCL's watchdog ended, by a pasted log
+    rank_hosts: tuple[tuple[Ranks, str], ...] = ()  # by the prefixes of lines of a pasted log
+    pasted_files: tuple[str, ...] = ()  # files and folders that were pasted, as they were named
     command_exit_code: int | None = None  # of the command that was watched, if it ended and the watch saw how
     watched: bool = False  # its processes run, or ran, under a watch; see `is_watched`
     directories: tuple[str, ...] = ()  # of united nodes, so that no ages of two hosts are compared; of pasted jobs

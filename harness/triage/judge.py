@@ -23,6 +23,7 @@ from harness.triage.flight.model import Comparison
 from harness.triage.graph import Graph, Subject, build
 from harness.triage.graph.edges import title
 from harness.triage.graph.subjects import load
+from harness.triage.pasted.other_jobs import of_one_job
 from harness.triage.ranks import without_inherited
 from harness.triage.recorders import comparison_of
 from harness.triage.rules import RULES, Case, Ruling, over, stragglers, threads
@@ -57,6 +58,7 @@ def triage(
     evidence = without_inherited(evidence)
     if comparison is None:
         comparison = comparison_of(evidence)
+    evidence = of_one_job(evidence, comparison)
     compared = clock()
     ruling = _mixed(comparison, evidence.path) if comparison is not None and comparison.jobs > 1 else None
     graph = build(evidence, comparison if ruling is None else None)
@@ -76,6 +78,7 @@ def triage(
             *_children_alone(case, ruling),
             *ruling.evidence,
             *threads.lines(case, ruling),
+            *_hosts_of_culprits(case, ruling),
             *_between(case),
         ],
         findings=_findings(evidence, comparison),
@@ -303,6 +306,17 @@ def _without_stop(case: Case, step: str) -> str:
     return "" if "--native" in step else step.replace("py-spy dump", "py-spy dump --nonblocking")
 
 
+def _hosts_of_culprits(case: Case, ruling: Ruling) -> list[str]:
+    """On which hosts the named ranks ran, where only lines of a log say so."""
+    hosts = dict(case.evidence.rank_hosts)
+    ends = [case.subject(key) for key in ruling.culprits if key in case.graph.subjects]
+    return [
+        f"{end.label} ran on {hosts[end.rank]}, by the prefix of its lines in the log"
+        for end in ends
+        if end.rank in hosts and (end.process is None or end.process.host != hosts[end.rank])
+    ]
+
+
 def _party(subject: Subject, why: str, frame: str = "") -> Party:
     process = subject.process
     return Party(
@@ -383,12 +397,14 @@ def _never_met(evidence: Evidence) -> list[str]:
 
 
 def _logged_beside(evidence: Evidence, ruling: Ruling) -> list[str]:
-    """What pasted logs say beside the counters of recorders, without the error with which the verdict begins."""
+    """What pasted logs say beside the counters of recorders, without the error with which the verdict begins or for
+    which it names a process."""
     errors = [error for error in evidence.errors if evidence.source == PASTED and not error.echo][:MAX_LOGGED]
+    blamed = {(process.rank, process.error) for process in evidence.processes if process.key in ruling.culprits}
     return [
         f"{error.file}:{error.line} also says: {error.of} {error.what}"
         for error in errors
-        if ruling.place != f"{PurePath(error.file).name}:{error.line}"
+        if ruling.place != f"{PurePath(error.file).name}:{error.line}" and (error.rank, error.text) not in blamed
     ]
 
 

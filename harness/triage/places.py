@@ -192,6 +192,14 @@ _FOREIGN = re.compile(
     r"site-packages/|dist-packages/|/lib/python3[^/]*/|^<|\.so(\.|$)|^lib[^/]*$|/probes/((site|adapters)/)?\w+\.py$"
     r"|^[^/]*$(?<!\.py)"
 )
+# torch as it was built from source, anywhere: modules of its own that stand in the stacks of jobs.
+_SOURCE_BUILT = re.compile(
+    r"/torch/(?:_tensor\.py|_ops\.py|_(?:dynamo|inductor)/|cuda/(?:__init__|streams|graphs)\.py"
+    r"|multiprocessing/spawn\.py|autograd/(?:__init__|function|graph)\.py|nn/(?:modules|parallel)/"
+    r"|optim/(?:optimizer|adam\w*|sgd|lr_scheduler)\.py|utils/(?:_contextlib|checkpoint|_device)\.py|utils/data/"
+    r"|distributed/(?:distributed_c10d|c10d_logger|device_mesh|run|rendezvous|_functional_collectives)\.py"
+    r"|distributed/(?:fsdp|_composable|elastic|launcher|tensor|checkpoint|algorithms|pipelining|rpc)/)"
+)
 # Compiled code: shared objects, the interpreter itself, and source files of compiled code with debug information.
 _COMPILED = re.compile(r"\.so(\.[\w.]+)?$|\.(c|cc|cpp|cxx|cu|cuh|h|hh|hpp|rs|pyx|pxd|S)$|(^|/)python[\d.]*$")
 _LIBRARY_SHORT = re.compile(rf"^(torch|ray|{_ENGINES}|transformers|threading|socket|selectors|asyncio)(/|\.py$)")
@@ -225,7 +233,7 @@ def users(frame: Frame) -> bool:
 
 @lru_cache(maxsize=65536)
 def _users(file: str) -> bool:
-    foreign = (_FOREIGN, _LIBRARY_SHORT, _COMPILED)
+    foreign = (_FOREIGN, _LIBRARY_SHORT, _SOURCE_BUILT, _COMPILED)
     return bool(file) and not any(pattern.search(file) for pattern in foreign)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from harness.triage import flight
 from harness.triage.evidence import Evidence, Group, Process
+from harness.triage.flight import log_counters
 from harness.triage.flight.model import Comparison
 from probes.limits import RANKS
 
@@ -38,7 +39,10 @@ def comparison_of(evidence: Evidence) -> Comparison | None:
     parts = [_world_of(members, flights, frozenset(spanning)) for members in worlds.values()]
     parts += [_span(name, members, flights) for name, members in spanning.items()]
     if evidence.dumps:
-        parts.append(flight.compare(_loose(evidence, taken_ns), _memberships(evidence.processes), strays=True))
+        recorded, logged = _loose(evidence, taken_ns)
+        memberships = _memberships(evidence.processes)
+        beside = log_counters.compared(recorded, logged, memberships) if recorded and logged else None
+        parts.append(beside or flight.compare(recorded or logged, memberships, strays=True))
     parts = [part for part in parts if part.ranks or part.missing or part.groups or part.strays]
     return dataclasses.replace(_joined(parts), notes=(*_joined(parts).notes, *notes)) if parts or notes else None
 
@@ -131,11 +135,19 @@ def _world_of(members: list[Process], loaded: dict[str, flight.Flight], spanning
     )
 
 
-def _loose(evidence: Evidence, taken_ns: int | None) -> flight.Flights:
-    flights = flight.load_files({name: Path(evidence.path) / path for name, path in evidence.dumps.items()})
-    for name, loaded in flights.items():
-        flights[name] = dataclasses.replace(loaded, taken_ns=taken_ns)
-    return flights
+def _loose(evidence: Evidence, taken_ns: int | None) -> tuple[flight.Flights, flight.Flights]:
+    """The dumps of processes that were not seen, and the counters that lines of a log give, by name."""
+    of_log = [name for name in evidence.dumps if name.startswith(log_counters.OF_LOG)]
+    recorded, logged = (
+        flight.load_files({name: Path(evidence.path) / evidence.dumps[name] for name in names})
+        for names in ([name for name in evidence.dumps if name not in set(of_log)], of_log)
+    )
+    for flights in (recorded, logged):
+        for name, loaded in flights.items():
+            flights[name] = dataclasses.replace(loaded, taken_ns=taken_ns)
+    for name, loaded in logged.items():
+        logged[name] = log_counters.numbered(loaded)
+    return recorded, logged
 
 
 def _memberships(processes: list[Process] | tuple[Process, ...]) -> tuple[Group, ...]:
@@ -157,6 +169,8 @@ def _joined(parts: list[Comparison]) -> Comparison:
         versions=tuple(sorted({version for part in parts for version in part.versions})),
         largest=next((part.largest for part in parts if part.largest), ()),
         habits={key: habit for part in parts for key, habit in part.habits.items()},
+        contradiction=next((part.contradiction for part in parts if part.contradiction), ""),
+        newest_ns=max((part.newest_ns for part in parts), default=0),
     )
 
 

@@ -305,7 +305,7 @@ def _are_evidence(files: list[Path]) -> bool:
 
 def _recognised_text(evidence: Evidence) -> bool:
     """Whether a stack, an error, a timeout or a table was found in what was pasted."""
-    of_ray = evidence.ray_actors, evidence.ray_tasks, evidence.ray_demands
+    of_ray = evidence.ray_actors, evidence.ray_tasks, evidence.ray_demands, evidence.ray_groups
     return any((evidence.processes, evidence.errors, evidence.dumps, evidence.ras, *of_ray))
 
 

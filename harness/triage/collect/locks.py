@@ -16,6 +16,7 @@ import struct
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from harness.triage.collect import connections, proc, redact
 from harness.triage.collect.connections import PROC
@@ -110,8 +111,9 @@ def _rows() -> Iterator[_Row]:
         if waits:
             waiters.setdefault(number, []).append(int(pid))
     for number, pid, inode in [(number, int(pid), inode) for number, waits, pid, inode in lines if not waits][:MOST]:
-        its = tuple(waiters.get(number, ()))
         holder, path = _holder(pid, inode)
+        its = tuple(waiters.get(number, ()))
+        its = (*(each for each in its if each > 0), *_unnamed(its, inode, {holder, *chain(*waiters.values())}))
         if path := path or next(filter(None, (_awaited(waiter, inode) for waiter in its)), ""):
             yield _Row(holder, inode, its, path)
 
@@ -125,8 +127,37 @@ def _holder(pid: int, inode: str) -> tuple[int, str]:
     path = _locked_path(pid, inode) if pid > 0 else ""
     if path or (pid > 0 and (PROC / str(pid)).exists()):
         return (pid, path)
-    heirs = (int(name) for name in os.listdir(PROC) if name.isdigit())
-    return next(((heir, path) for heir in heirs if (path := _locked_path(heir, inode))), (0, ""))
+    heirs = {heir: path for heir in _everybody() if (path := _locked_path(heir, inode))}
+    if not heirs:
+        return (0, "")
+    # A descriptor is inherited, and with it the lock: whoever started all others that have it took it.
+    table = proc.parents() if len(heirs) > 1 else {}
+    first = next((heir for heir in heirs if heirs.keys() <= set(proc.descendants((heir,), table))), 0)
+    return (first, next(iter(heirs.values())))
+
+
+def _everybody() -> list[int]:
+    return [int(name) for name in os.listdir(PROC) if name.isdigit()]
+
+
+def _unnamed(waiters: Collection[int], inode: str, others: Collection[int]) -> list[int]:
+    """Who waits for a lock of an open file description, of which the kernel names no process: those that sleep in such
+    a wait and have the file open, if they are as many as the kernel counts; else nobody."""
+    count = sum(waiter < 0 for waiter in waiters)
+    if not count:
+        return []
+    asleep = [pid for pid in _everybody() if pid not in others and _sleeps_in_lock(pid) and _awaited(pid, inode)]
+    return asleep if len(asleep) == count else []
+
+
+def _sleeps_in_lock(pid: int) -> bool:
+    """Whether a thread of a process waits for a lock of fcntl."""
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(PROC / str(pid) / "task"):
+            with contextlib.suppress(OSError):
+                if (PROC / str(pid) / "task" / thread / "wchan").read_text().startswith("fcntl_setlk"):
+                    return True
+    return False
 
 
 def _locked_path(pid: int, inode: str) -> str:

@@ -79,6 +79,7 @@ def compare(
         absent=tuple(absent),
         strays=tuple(left_out),
         habits={flight.name: its for flight in readable.values() if (its := habit(flight)) is not None},
+        newest_ns=max((flight.created_ns[-1] for flight in readable.values() if len(flight)), default=0),
     )
 
 

@@ -121,3 +121,5 @@ class Comparison:
     strays: tuple[str, ...] = ()  # dumps beside those of the job, which were left out, in words
     largest: tuple[str, ...] = ()  # names of the dumps of the job that has most, where there are several
     habits: dict[str, Habit] = field(default_factory=dict)  # `RankState.key` -> habit, for ranks that have one
+    contradiction: str = ""  # how lines of a log beside the dumps contradict them, so that they were not used
+    newest_ns: int = 0  # wall clock of the newest operation in any dump, by the clock of its host; 0 if none has a time

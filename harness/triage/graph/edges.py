@@ -206,6 +206,8 @@ def _without_dump(group: GroupState, names: Names, subjects: dict[str, Subject])
             reasons[absent_rank] = "has no recorder data"
         elif its.ended:
             reasons[absent_rank] = "has ended"
+        elif its.process.error and not its.process.samples:
+            reasons[absent_rank] = "has failed"
         elif its.blocked or not its.doing.within("collective", "p2p"):
             reasons[absent_rank] = "is not there, by its stack"
     return reasons

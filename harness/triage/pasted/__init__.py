@@ -25,6 +25,7 @@ from harness.triage.collect.roles import engine_of, role_of
 from harness.triage.directory import MAX_PROCESSES, loose
 from harness.triage.evidence import PASTED, Evidence, LogError, Process, Sample
 from harness.triage.flight.filenames import named_rank
+from harness.triage.flight.log_counters import OF_LOG
 from harness.triage.pasted import naming, torchrun
 from harness.triage.pasted.dumps import Dump
 from harness.triage.pasted.naming import Name
@@ -43,9 +44,7 @@ WANTED = (
 PASTES = "py-spy dump --pid PID | harness triage -"
 LACKS = "pasted stacks: one look without a time, and nothing of /proc, sockets, heartbeats or recorders"
 NO_MEMBERS = "the members of a group are not in a log: of ranks that wrote no line about a timeout nothing is known"
-BESIDE_DUMPS = (
-    "lines about timeouts were not used beside flight recorder dumps: harness triage LOG, of the log alone, does"
-)
+MAX_RUNS = 3  # folders of torchrun that a note names
 SEVERAL = "lines about timeouts are of several incidents and were not used: give the lines of one"
 
 
@@ -62,17 +61,16 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         if not reader.take(name, file):
             break
     if not reader.has_read and reader.recorded:
-        ranked = {name: file for name, file in reader.recorded.items() if named_rank(Path(file).name)[1] is not None}
-        alone = len(words) == 1 and all(
-            Path(words[0]).resolve() in (Path(file), Path(file).parent) for file in ranked.values()
-        )
-        return loose(ranked) if ranked and not alone else None
+        return _dumps_alone(reader, words, skipped)
     _refuse_unread(reader, words)
     if not reader.has_read and not reader.ends:
         return None
-    dumps = {} if reader.recorded else reader.log.dumps()
-    processes, repeated = _processes(reader.looks)
-    stacked = {process.rank for process in processes}
+    dumps = reader.log.dumps()
+    counted_alone = bool(dumps) and not reader.recorded
+    looks = list(_named_looks(reader.looks))
+    processes, repeated = _processes(looks)
+    processes = _with_kernel_waits(processes, reader.in_kernel)
+    stacked = {process.rank for process in processes if process.rank is not None}
     logged = _errors(reader)
     failed = torchrun.processes(reader.failures.rows)
     processes += [_with_words(process, reader.errors.entries) for process in failed if process.rank not in stacked]
@@ -89,17 +87,33 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         ras=reader.answers,
         ray_actors=tuple(reader.lists.actors.values()),
         ray_tasks=tuple(reader.lists.tasks.values()),
+        ray_groups=tuple(reader.lists.groups.values()),
         ray_demands=tuple(reader.lists.demands.values()),
-        dumps=reader.recorded or _written(dumps),
+        dumps=reader.recorded | _written(dumps),
         expected_world=_world(reader.looks),
         errors=tuple(logged),
         log_ends=tuple(reader.ends),
         log_phases=tuple(reader.phases),
-        timed_out_s=reader.log.waited_s if dumps else 0.0,
-        watchdog_ended=tuple(sorted(reader.log.ended)) if dumps else (),
-        directories=_folders_of_jobs(reader.looks),
+        timed_out_s=reader.log.waited_s if counted_alone else 0.0,
+        watchdog_ended=tuple(sorted(reader.log.ended)) if counted_alone else (),
+        directories=_folders_of_jobs(looks),
+        rank_hosts=tuple(
+            sorted((rank, host) for rank, hosts in reader.hosts.items() if len(hosts) == 1 for host in hosts)
+        ),
+        pasted_files=tuple(words) if STDIN not in words else (),
         notes=(*lacks, *repeated, *reader.notes, *skipped, *_log_notes(reader, dumps)),
     )
+
+
+def _dumps_alone(reader: Reader, words: Sequence[str], skipped: Sequence[str]) -> Evidence | None:
+    """The evidence in dumps beside which nothing was recognised; None if they are all that one word names."""
+    ranked = {name: file for name, file in reader.recorded.items() if named_rank(Path(file).name)[1] is not None}
+    alone = len(words) == 1 and all(
+        Path(words[0]).resolve() in (Path(file), Path(file).parent) for file in ranked.values()
+    )
+    if not ranked or alone:
+        return None
+    return replace(loose(ranked), pasted_files=tuple(words), notes=(*reader.notes, *skipped))
 
 
 def _refuse_unread(reader: Reader, words: Sequence[str]) -> None:
@@ -168,6 +182,21 @@ def _with_words(process: Process, logged: Iterable[LogError]) -> Process:
     return process if is_explained else replace(process, error=errors[-1].text)
 
 
+def _with_kernel_waits(processes: Sequence[Process], in_kernel: Mapping[int, str]) -> list[Process]:
+    """The processes with the kernel function in which each sleeps, and one for each pid of which only that is known."""
+    numbers = Counter(process.pid for process in processes)
+    with_waits = [
+        replace(process, samples=(replace(process.samples[-1], wchan=in_kernel[process.pid]),))
+        if process.pid in in_kernel and numbers[process.pid] == 1 and process.samples else process
+        for process in processes
+    ]  # fmt: skip
+    return with_waits + [
+        Process(host=PASTED, pid=pid, ppid=-1, samples=(Sample(0.0, "", wchan=function),))
+        for pid, function in in_kernel.items()
+        if pid not in numbers
+    ]
+
+
 def _held_by_the_kernel(logged: Iterable[LogError], keys: set[str]) -> list[Process]:
     """A process for each one that the kernel holds, by its own report, and of which no stack was pasted."""
     by_key = {
@@ -183,8 +212,8 @@ def _log_notes(reader: Reader, dumps: Mapping[int, Mapping[str, Any]]) -> list[s
     """What lines about timeouts do not say. `dumps`: their counters, if they are used."""
     if reader.log.several:
         return [SEVERAL]
-    if reader.recorded and reader.log.dumps():
-        return [BESIDE_DUMPS]
+    if reader.recorded:
+        return []
     groups = {config["name"]: False for dump in dumps.values() for config in dump["pg_config"].values()}
     groups |= {config["name"]: True for dump in dumps.values() for config in dump["pg_config"].values()
                if "ranks" in config}  # fmt: skip
@@ -198,7 +227,7 @@ def _written(dumps: dict[int, dict[str, Any]]) -> dict[str, str]:
     folder = exit_cleanup.temporary_folder("harness-pasted-")
     for rank, dump in dumps.items():
         write_whole(folder / f"rank_{rank}", json.dumps(dump).encode())
-    return {f"rank_{rank}": str(folder / f"rank_{rank}") for rank in dumps}
+    return {f"{OF_LOG}rank {rank}": str(folder / f"rank_{rank}") for rank in dumps}
 
 
 def _named(words: Sequence[str], skipped: list[str]) -> Iterator[tuple[str, Path | None]]:
@@ -207,13 +236,30 @@ def _named(words: Sequence[str], skipped: list[str]) -> Iterator[tuple[str, Path
         if word == STDIN:
             yield STANDARD_INPUT, None
         else:
-            yield from ((str(file), file) for file in plain_files(Path(word), skipped))
+            yield from ((str(file), file) for file in _last_attempts(plain_files(Path(word), skipped), skipped))
 
 
-def _processes(looks: Iterable[Look]) -> tuple[list[Process], list[str]]:
+def _last_attempts(files: Sequence[Path], skipped: list[str]) -> list[Path]:
+    """The files without those of attempts of torchrun after which it started its workers again, by their folders."""
+    attempts = {file: match for file in files if (match := naming.LOG_DIR.fullmatch(str(file)))}
+    last: dict[str, int] = {}
+    for match in attempts.values():
+        last[match["run"]] = max(int(match["attempt"]), last.get(match["run"], 0))
+    early = {file for file, match in attempts.items() if int(match["attempt"]) < last[match["run"]]}
+    if early:
+        runs = sorted(
+            {f"{match['run']}/attempt_{last[match['run']]}" for file, match in attempts.items() if file in early}
+        )
+        skipped.append(
+            f"{len(early)} logs of earlier attempts of torchrun were not read: only {', '.join(runs[:MAX_RUNS])}"
+        )
+    return [file for file in files if file not in early]
+
+
+def _processes(looks: Iterable[tuple[Look, Name]]) -> tuple[list[Process], list[str]]:
     """A process for each one that was dumped, from its last dump, and notes about those that were dumped again."""
     by_identity: dict[tuple[object, ...], list[tuple[Look, Name]]] = {}
-    for look, name in _named_looks(list(looks)):
+    for look, name in looks:
         pid = look.dump.pid or name.pid
         apart = () if pid or name.rank is not None else (look.file, _main_tid(look.dump))
         by_identity.setdefault((name.host, pid, name.rank, *apart), []).append((look, name))
@@ -237,11 +283,11 @@ def _processes(looks: Iterable[Look]) -> tuple[list[Process], list[str]]:
     return processes, notes
 
 
-def _folders_of_jobs(looks: Iterable[Look]) -> tuple[str, ...]:
+def _folders_of_jobs(looks: Iterable[tuple[Look, Name]]) -> tuple[str, ...]:
     """The folders of which each holds the stacks of a job, where several processes have one rank, each in a folder of
     its own; empty otherwise."""
     folders: dict[int, dict[str, set[int]]] = {}  # rank -> folder -> pids
-    for look, name in _named_looks(list(looks)):
+    for look, name in looks:
         if name.rank is not None:
             its = folders.setdefault(name.rank, {})
             its.setdefault(os.path.dirname(look.file), set()).add(look.dump.pid or name.pid)

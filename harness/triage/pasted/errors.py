@@ -14,6 +14,7 @@ from enum import Enum
 from harness.triage.collect import redact
 from harness.triage.echoes import MORE_MEMORY, OUT_OF_MEMORY, is_echo
 from harness.triage.evidence import LogError
+from harness.triage.pasted.memory_errors import FRAME, Place, holders, phase_of
 from harness.triage.pasted.naming import NOBODY, Name, of_path
 from harness.triage.pasted.text import MAX_TEXT, cut
 from probes import limits
@@ -54,6 +55,8 @@ class Sign:
     what: what happened, as the verb of a sentence.
     fix: what to do first.
     kind: whose words the line is.
+    of_pod: whether it is of the pod that a line of `kubectl describe` names above it.
+    of_memory: whether the phase of its traceback and what each process held are told.
     """
 
     words: str
@@ -61,6 +64,8 @@ class Sign:
     fix: str = READ_ON
     pattern: re.Pattern[str] = re.compile("")
     kind: Kind = Kind.OWN
+    of_pod: bool = False
+    of_memory: bool = False
 
     @property
     def echo(self) -> bool:
@@ -79,13 +84,20 @@ OF_SLURM = ("slurmstepd:", "srun:")  # beginnings of lines that Slurm itself wri
 DEFUNCT = "<defunct>"  # in a list of processes, whose order says nothing
 _EXACT = "CUDA_LAUNCH_BLOCKING=1 COMMAND   # the line that it names is exact then"
 _SIGNAL = "gdb PROGRAM CORE -ex bt   # where it was in C"
+_SYSTEM_ERROR = r"(?:\[Errno \d|[Ee]rror|[Ff]ailed).{0,200}%s(?! [a-z])|(?:^|: )%s(?=\W{0,3}(?:$|: ))"
+_HOST_MEMORY = "free -h; ulimit -v; cat /sys/fs/cgroup/memory.max   # which limit it met"
+_HIP_MEMORY = "rocm-smi --showpids   # who holds it: an engine that did not sleep?"
+_EVICTED = "kubectl describe node NODE   # which resource was low, and who used it"
+_POD = re.compile(r"Name: {2,}(?P<pod>[\w.-]{1,253})")
 _OF_A_JOB = rf"python|pt_|ray::|torchrun|(?i:{'|'.join(registry.BUILT_IN)})"  # names of its tasks begin so
 SIGNS = (
-    Sign(
-        "CUDA out of memory", "ran out of GPU memory",
-        "nvidia-smi --query-compute-apps=pid,used_memory --format=csv   # who holds it: an engine that did not sleep?",
-        re.compile(r"CUDA out of memory(?:.{0,300}?(?P<detail>Process \d{1,10} has [\d.]{1,10} [KMG]iB) memory)?"),
-    ),
+    Sign("CUDA out of memory", "ran out of GPU memory",
+         "nvidia-smi --query-compute-apps=pid,used_memory --format=csv   # who holds it: an engine that did not sleep?",
+         of_memory=True),
+    Sign("HIP out of memory", "ran out of GPU memory", _HIP_MEMORY, of_memory=True),
+    Sign("hipErrorOutOfMemory", "ran out of GPU memory", _HIP_MEMORY, of_memory=True),
+    Sign("XPU out of memory", "ran out of GPU memory", "xpu-smi ps   # who holds it", of_memory=True),
+    Sign("NPU out of memory", "ran out of NPU memory", "npu-smi info   # who holds it", of_memory=True),
     Sign(
         "ut of memory: Killed process", "was killed by the kernel for memory", MORE_MEMORY,
         re.compile(r"Killed process (?P<pid>\d{1,10})"),
@@ -97,7 +109,30 @@ SIGNS = (
     Sign("NVRM: Xid", "has a GPU that failed (Xid)",
          "nvidia-smi -q   # and look the number up in NVIDIA's list of Xid errors",
          re.compile(r"NVRM: Xid \([^)]*\): \d+(?:, pid=(?P<pid>\d{1,10}))?")),
+    Sign("oom_kill ", "was killed for memory by its cgroup's limit", "ask for more memory, or hold less",
+         re.compile(r"^oom_kill (?P<detail>[1-9]\d{0,8})$")),  # a line of memory.events
+    Sign("OOMKilled", "was killed for memory by its container's limit (OOMKilled)",
+         "kubectl describe pod POD   # limits.memory: ask for more, or hold less",
+         re.compile(r"(?:^(?P<role>[\w.-]{1,253}) +\d{1,3}/\d{1,3} +|Reason: +)OOMKilled"), of_pod=True),
+    Sign("Evicted", "was evicted by Kubernetes", _EVICTED,
+         re.compile(r"(?:^(?P<role>[\w.-]{1,253}) +\d{1,3}/\d{1,3} +|Reason: +)Evicted\b"), of_pod=True),
+    Sign(" was low on resource: ", "was evicted by Kubernetes",
+         _EVICTED,
+         re.compile(r"(?P<detail>low on resource: [\w-]{1,40})"), of_pod=True),
+    Sign("Exit Code:", "was killed by SIGKILL (exit code 137)", OUT_OF_MEMORY, re.compile(r"Exit Code: +137$"),
+         Kind.REPORT, of_pod=True),
+    Sign("PBS: job killed: ", "was killed by PBS for its memory", "qsub -l mem=SIZE SCRIPT   # ask for more memory",
+         re.compile(r"PBS: (?P<role>job) killed: (?P<detail>p?v?mem \S{1,20} exceeded limit \S{1,20})")),
+    Sign("PBS: job killed: ", "was ended by PBS at the limit of its job", "qsub -l walltime=HH:MM:SS SCRIPT",
+         re.compile(r"PBS: (?P<role>job) killed: (?P<detail>(?:walltime|cput|ncpus) \S{1,20} exceeded limit \S{1,20})"),
+         Kind.ECHO),
+    Sign("TERM_MEMLIMIT", "was killed by LSF for its memory", "bsub -M SIZE SCRIPT   # more memory, or hold less",
+         re.compile(r"TERM_MEMLIMIT: (?P<role>job) killed")),
+    Sign("TERM_RUNLIMIT", "was ended by LSF at the time limit of its job", "bsub -W HH:MM SCRIPT",
+         re.compile(r"TERM_RUNLIMIT: (?P<role>job) killed"), Kind.ECHO),
     Sign("No space left on device", "found a full disk or /dev/shm", "df -h /dev/shm /tmp ."),
+    Sign("Disk quota exceeded", "reached its disk quota", "quota -s; df -h .   # of the file system of that path",
+         re.compile(_SYSTEM_ERROR % (("Disk quota exceeded",) * 2))),
     Sign("DUE TO TIME LIMIT", "was ended at the time limit of its job",
          "harness render slurm --time 12:00:00 -- COMMAND   # takes evidence before the limit", kind=Kind.ECHO),
     Sign("DUE TO NODE FAILURE", "lost a node, as Slurm says",
@@ -120,6 +155,13 @@ SIGNS = (
          re.compile(_OF_NCCL + r"Error while attaching to shared memory segment (?P<detail>.{1,80})")),
     Sign("NCCL WARN Call to ", "had a system call of NCCL fail", kind=Kind.MIXED,
          pattern=re.compile(_OF_NCCL + r"Call to (?P<detail>\w{1,40} .{0,40}failed.{0,80})")),
+    Sign("DefaultCPUAllocator: ", "could not allocate host memory", _HOST_MEMORY,
+         re.compile(r"DefaultCPUAllocator: (?:can't allocate|not enough) memory(?:: (?P<detail>you tried to allocate "
+                    r"\d{1,20} bytes))?"), of_memory=True),
+    Sign("Cannot allocate memory", "could not allocate host memory", _HOST_MEMORY,
+         re.compile(_SYSTEM_ERROR % (("Cannot allocate memory",) * 2)), of_memory=True),
+    Sign("Too many open files", "has too many open files", "ulimit -n 65536 && COMMAND   # ls -l /proc/PID/fd: which",
+         re.compile(_SYSTEM_ERROR % (("Too many open files",) * 2))),
     Sign("uncorrectable ECC error", "met an uncorrectable ECC error of its GPU",
          "nvidia-smi -q -d ECC,ROW_REMAPPER   # then drain the node: the memory of that GPU is faulty",
          re.compile(r"(?<![ =:]0 )uncorrectable ECC error(?!s?: 0)")),
@@ -142,8 +184,15 @@ SIGNS = (
     Sign("DataLoader worker (pid", "died, a worker of a DataLoader", "df -h /dev/shm   # whether its batches fit there",
          re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d{1,10})[\d, ]{0,200}\) (?:is |exited )"
                     r"(?P<detail>[\w :]{1,60})")),
-    Sign("failed with an exit code ", "was found dead by SGLang", kind=Kind.REPORT,
-         pattern=re.compile(r"failed with an (?P<detail>exit code -?\d{1,5})\. pid=(?P<pid>\d{1,10})")),
+    Sign("unexpectedly failed with ", "was found dead by SGLang", kind=Kind.REPORT,
+         pattern=re.compile(r"failed with (?:an )?(?P<detail>exit ?code[ =]-?\d{1,5})\. pid=(?P<pid>\d{1,10})")),
+    Sign("Subprocess ", "was found dead by SGLang", kind=Kind.REPORT,
+         pattern=re.compile(r"Subprocess (?P<role>[\w:-]{1,60}) \(pid=(?P<pid>\d{1,10})\) crashed with "
+                            r"(?P<detail>exit code -?\d{1,5})")),
+    Sign("scheduler died during initialization", "died while it started, as SGLang found", kind=Kind.REPORT,
+         pattern=re.compile(r"Rank (?P<rank>\d{1,7}) (?P<role>scheduler) died during initialization "
+                            r"\((?P<detail>exit code: -?\d{1,5})")),
+    Sign("Received sigquit from a child process", "was told that a child of it failed", kind=Kind.ECHO),
     Sign(" scheduler is dead", "was found dead by SGLang", kind=Kind.REPORT,
          pattern=re.compile(r"Rank (?P<rank>\d{1,7}) (?P<role>scheduler) is dead")),
     Sign(" died from signal ", "was found dead by its launcher", kind=Kind.REPORT,
@@ -164,8 +213,14 @@ SIGNS = (
          "cat /proc/PID/stack; dmesg | grep -A30 'blocked for more than'   # which file system or device",
          re.compile(rf"task (?P<role>(?:{_OF_A_JOB})\S{{0,60}}):(?P<pid>\d{{1,10}}) "
                     r"blocked for more than (?P<stall>\d{1,7}) seconds")),  # other tasks are not known to be of the job
-    Sign("Worker proc ", "lost a worker of vLLM", "read the worker's own lines above it",
-         re.compile(r"Worker proc \S+ died unexpectedly")),
+    # These lines are of the process that found it. `pid` is empty: theirs is not the dead one's.
+    Sign("orker", "died, a worker of vLLM", "read its own lines above that one", re.compile(
+        r"(?:Worker proc |Ray(?=WorkerProc ))(?P<role>[\w=-]{1,60}|WorkerProc rank=(?P<rank>\d{1,7})) died unexpectedly"
+        r"(?P<pid>)(?: \((?P<detail>exit code: -?\d{1,5})\))?"), Kind.REPORT),
+    Sign("ngine core proc", "was found dead by vLLM", "read its own lines above that one", re.compile(
+        r"[Ee]ngine core proc(?:ess)? (?P<role>[\w-]{1,60}) died unexpectedly(?P<pid>)"), Kind.REPORT),
+    Sign("Failed core proc(s): ", "was found dead by vLLM", "read its own lines above that one", re.compile(
+        r"Failed core proc\(s\): \{'(?P<role>[\w-]{1,60})': (?P<detail>-?\d{1,5})(?P<pid>)"), Kind.REPORT),
     Sign("atchdog timeout (self.watchdog_timeout=", "made no progress within SGLang's watchdog time",
          "harness triage PID   # of the scheduler, while it stands",
          re.compile(r"[Ww]atchdog timeout \(self\.watchdog_timeout=(?P<stall>\d{1,7})(?![^)]{0,100}soft=True)")),
@@ -215,7 +270,9 @@ PLACES = {
 }
 WATCHDOG = "Watchdog caught collective operation timeout"
 TRACEBACK = "Traceback (most recent call last):"
-WORDS = (*(sign.words for sign in SIGNS), TRACEBACK)
+# The prefix that torch's own hook for exceptions writes.
+_OF_TORCH = re.compile(r".{0,100}\[rank\d{1,7}\]:")
+WORDS = (*(sign.words for sign in SIGNS), TRACEBACK, "Error: ")
 # What vLLM, SGLang and Python's logging print before a line.
 LOGGED = re.compile(
     r"(?:(?:ERROR|CRITICAL|WARNING|INFO) [\d-]{5,10} [\d:.,]{8,15} \[[\w./-]{1,100}:\d{1,6}\] ?"
@@ -270,14 +327,20 @@ class Errors:
     _steps: dict[Name, set[str]] = field(default_factory=dict)  # named writer -> steps that it told after its error
     _echoed: bool = False
     _memory_table: Name | None = None  # who wrote the head of Ray's table of memory users
+    _frames: dict[Name, list[Place]] = field(default_factory=dict)  # writer -> frames of its last traceback
+    _names: dict[int, str] = field(default_factory=dict)  # pid -> what the prefixes of lines call it
+    _pod: str = ""
+    _headless: bool = False  # no traceback of the text has its first line: somebody picked lines of it
 
     def begin(self, file: str, text: str) -> None:
         """Begin a file. Only signs that its text has anywhere are looked for in its lines."""
         self._signs = [sign for sign in SIGNS if sign.words in text]
         self._file = file
         self._of_file = of_path(file)
-        self._echoed, self._memory_table = False, None
-        for table in (self._tracebacks, self._in_frames, self._places, self._stamps, self._later, self._steps):
+        self._echoed, self._memory_table, self._pod = False, None, ""
+        self._headless = TRACEBACK not in text
+        tables = self._tracebacks, self._in_frames, self._places, self._stamps, self._later, self._steps, self._frames
+        for table in tables:
             table.clear()
 
     def feed(self, number: int, writer: Name, line: str, whole: str) -> None:
@@ -290,31 +353,53 @@ class Errors:
         before = self._stamps.get(writer)
         self._echoed |= WATCHDOG in line
         self._stamps[writer] = stamp or (before if traced or TRACEBACK in line else None)
-        if place := next((place for words, place in PLACES.items() if words in line), ""):
-            parallel = _PARALLEL.match(line)
-            self._places[writer] = f"{place} ({parallel[1]})" if parallel else place
+        self._take_names(writer, line)
         if self._took_memory_of_ray(writer, line):
             return
-        for sign in self._signs:
-            if sign.words in line and (match := sign.pattern.search(line)):
-                self._add(number, writer, line, sign, match)
-                if "missing" in sign.pattern.groupindex:
-                    break
+        may_raise = traced or (self._headless and _OF_TORCH.match(whole) is not None)
+        if sign := self._took_sign(number, writer, line):
+            if "missing" not in sign.pattern.groupindex:
                 return
+            may_raise = traced
         words = LOGGED.sub("", line, count=1)
         below_frames = self._in_frames.get(writer, False)
         self._in_frames[writer] = words[:1].isspace()
         if TRACEBACK in words:
-            self._tracebacks[writer] = writer
+            self._tracebacks[writer], self._frames[writer] = writer, []
+        elif traced and (frame := FRAME.match(words)):
+            self._frames.setdefault(writer, []).append(Place(frame["function"], frame["file"]))
         elif traced and (task := _RAY_TASK.search(words)):
             self._tracebacks[writer] = Name(None, task["host"], int(task["pid"]), task["role"])
-        elif traced and words and not words[0].isspace() and (raised := _exception(words.strip(), below_frames)):
+        elif may_raise and words and not words[0].isspace() and (raised := _exception(words.strip(), below_frames)):
             kind = Kind.ECHO if is_echo(words) or _BARE_END.fullmatch(words.strip()) else Kind.OWN
             self._add(
                 number, writer, words, Sign("", f"ended with {raised['type'].rsplit('.', 1)[-1]}", kind=kind), raised
             )
         elif not traced and words.strip() and not words[0].isspace() and not _NO_WORK.match(words):
             self._goes_on(scheduler(line, writer) if scheduler(line, writer) in self._later else writer, line)
+
+    def _take_names(self, writer: Name, line: str) -> None:
+        """Take where the next error of a writer is raised, and what the prefix of its lines calls its pid."""
+        if place := next((place for words, place in PLACES.items() if words in line), ""):
+            parallel = _PARALLEL.match(line)
+            self._places[writer] = f"{place} ({parallel[1]})" if parallel else place
+        if writer.pid and writer.role:
+            self._names[writer.pid] = f"{writer.role}, rank {writer.rank}" if writer.rank is not None else writer.role
+
+    def _took_sign(self, number: int, writer: Name, line: str) -> Sign | None:
+        """Take a line that has a sign of an end, and return that sign; None for other lines."""
+        if pod := _POD.match(line):
+            self._pod = pod["pod"]
+        for sign in self._signs:
+            if sign.words in line and (match := sign.pattern.search(line)):
+                if not (sign.of_pod and self._continues(number)):
+                    self._add(number, writer, line, sign, match)
+                return sign
+        return None
+
+    def _continues(self, number: int) -> bool:
+        """Whether a line of `kubectl describe` goes on with the death that the line above it told."""
+        return bool(self.entries) and (self.entries[-1].file, self.entries[-1].line) == (self._file, number - 1)
 
     def _add(self, number: int, writer: Name, line: str, sign: Sign, match: re.Match[str]) -> None:
         fields = match.groupdict()
@@ -328,7 +413,10 @@ class Errors:
         self._steps.pop(writer, None)
         place = self._places.pop(writer, "")
         detail = (fields.get("detail") or fields.get("text") or "").strip()
-        what = f"{sign.what} {place}".strip() + (f": {detail}" if detail else "")
+        frames = self._frames.pop(writer, [])
+        phase = phase_of(frames) if sign.of_memory else ""
+        detail = (holders(line, self._names) if sign.of_memory else "") or detail
+        what = " ".join(filter(None, (sign.what, place, phase))) + (f": {detail}" if detail else "")
         echo = sign.echo or (sign.kind is Kind.MIXED and is_echo(what)) or (sign.kind is Kind.REPORT and self._echoed)
         self._echoed |= echo
         rank = name.rank if fields.get("rank") is None else limits.rank(fields["rank"])
@@ -340,8 +428,8 @@ class Errors:
                 text=redact.text(cut(line.strip(), MAX_TEXT)),
                 rank=rank if rank is None or rank <= RANKS else None,
                 host=fields.get("host") or name.host,
-                pid=int(fields.get("pid") or name.pid),
-                role=fields.get("role") or name.role,
+                pid=name.pid if fields.get("pid") is None else int(fields["pid"] or 0),
+                role=fields.get("role") or (self._pod if sign.of_pod else "") or name.role,
                 fix=sign.fix,
                 echo=echo,
                 at=self._stamps.get(writer),

@@ -25,6 +25,8 @@ _PER_NODE = re.compile(rf"(?:^|\s)--nproc[-_]per[-_]node[= ]({NUMBER})(?=\s|$)")
 _NODES = re.compile(r"(?:^|\s)--nnodes[= ](\S+)")
 _PATH_RANK = re.compile(rf"(?<![a-z])(local[-_.])?rank[-_.=]?({NUMBER})(?!\d)", re.IGNORECASE)
 _PATH_HOST = re.compile(r"(?<![a-z])((?:node|host)[-_.=]?\d{1,7})(?!\d)", re.IGNORECASE)
+# torchrun --log-dir: FOLDER/RUN/attempt_0/3/stderr.log, where 3 is the local rank.
+LOG_DIR = re.compile(rf"(?P<run>.*?)(?:^|/)attempt_(?P<attempt>\d{{1,4}})/(?P<local>{NUMBER})/(?:stdout|stderr)\.log")
 # What torch.distributed.debug's server writes before the stacks of each rank, with the address of its worker server.
 _SECTION = re.compile(
     rf"=== Rank ({NUMBER}): (?:https?://)?\[?([\w.:-]{{1,200}}?)\]?(?::\d{{1,5}})?(?:/.{{0,500}})? ==="
@@ -87,12 +89,15 @@ def world_in(command: str) -> int | None:
     return limits.rank(str(int(per_node[1]) * int(nodes[1] if nodes else 1)))
 
 
+@lru_cache(maxsize=4096)  # each file is asked for by several readers
 def of_path(path: str) -> Name:
     """The rank and host that a path names, by its last part that names one.
 
     A local rank is the rank where the path names no host: of a job on one host.
     """
     rank, host, local = None, "", False
+    if logged := LOG_DIR.fullmatch(path):
+        rank, local = limits.rank(logged["local"]), True
     for part in reversed(PurePath(path).parts):
         if rank is None and (number := _PATH_RANK.search(part)):
             rank, local = limits.rank(number[2]), bool(number[1])

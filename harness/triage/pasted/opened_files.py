@@ -40,7 +40,7 @@ def unpacked_archives(folder: Path, enters: Callable[[Path], bool], refused: lis
 
 def _archives(folder: Path, enters: Callable[[Path], bool]) -> list[Path]:
     files = (entry for entry in islice(entries(folder, enters), MAX_FILES) if entry.is_file(follow_symlinks=False))
-    return [file for file in map(Path, files) if archive.in_folder(file)]
+    return [Path(file) for file in files if archive.in_folder(file)]
 
 
 def plain_files(path: Path, skipped: list[str]) -> list[Path]:
@@ -56,7 +56,7 @@ def plain_files(path: Path, skipped: list[str]) -> list[Path]:
     special: list[Path] = []
     for entry in entries(path):
         if entry.is_file(follow_symlinks=False):
-            if not archive.in_folder(Path(entry.path)):  # it is unpacked, and read as a folder of its own
+            if not archive.in_folder(entry):  # it is unpacked, and read as a folder of its own
                 files.append(entry.path)
         else:
             special.append(Path(entry.path))

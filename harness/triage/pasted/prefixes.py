@@ -60,6 +60,8 @@ class Prefixes:
 
     def split(self, line: str) -> tuple[Name, str]:
         """The writer that the prefix of a line names, and the line without the prefix."""
+        if not self.forms and line[:4] == "    ":  # a frame of a stack
+            return NOBODY, line
         for form in self.forms:
             if (split_line := self._split_by(form, line)) is not None:
                 return split_line

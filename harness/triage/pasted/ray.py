@@ -1,4 +1,5 @@
-"""Reads what Ray's command line prints of a cluster: `ray list actors`, `ray list tasks` and `ray status`.
+"""Reads what Ray's command line prints of a cluster: `ray list actors`, `tasks` and `placement-groups`, `ray status`;
+and what Ray writes to a log about requests that no node can fulfil.
 
 Lists are read as table, YAML and JSON (forms of Ray 2.60). A list has states, nodes and, with --detail, what is asked
 for, and no ages or callers, so it shows who waits for a node, and not for how long.
@@ -7,22 +8,26 @@ for, and no ages or callers, so it shows who waits for a node, and not for how l
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import msgspec
 
 from harness.triage.communicators import MAX_PID
-from harness.triage.evidence import RayActor, RayDemand, RayTask
+from harness.triage.evidence import RayActor, RayDemand, RayGroup, RayTask
 
 STATUS = "Autoscaler status: "
-SIGNS = (" ACTOR_ID ", " TASK_ID ", "-   actor_id: ", "-   task_id: ", '"actor_id"', '"task_id"', STATUS)
+INFEASIBLE, UNSCHEDULED = "No available node types can fulfill ", "resource request cannot be scheduled right now: "
+SIGNS = (" ACTOR_ID ", " TASK_ID ", "-   actor_id: ", "-   task_id: ", '"actor_id"', '"task_id"', STATUS, INFEASIBLE,
+         UNSCHEDULED, " PLACEMENT_GROUP_ID ", "-   placement_group_id: ", '"placement_group_id"')  # fmt: skip
+NO_NODE_TYPE = "no node type of the cluster has enough"
+LATEST = 20  # lines at the end of a log; a warning before them may be about a request that has got its node since
 MAX_ROWS = 20_000  # of all lists; `ray list` prints 100, and at most 10,000
 MAX_NODE = 12  # digits of a node's id that are kept
 METHOD = "ACTOR_TASK"  # the type of a task that is a call of an actor's method
 MAX_DEMANDS = 100  # shapes of requests; those of real jobs have some ten
-_MEMBERS = '"actor_id"', '"task_id"'
+_MEMBERS = '"actor_id"', '"task_id"', '"placement_group_id"'
 _ITEM = re.compile(r"-   (\w{1,40}): (.{0,1000})")  # yaml.dump with an indentation of four
 _KEY = re.compile(r"    (\w{1,40}): (.{0,1000})")
 _RESOURCES = "    required_resources:"  # the amounts are below it, indented once more
@@ -37,6 +42,16 @@ _TASK = re.compile(
 _PLACE = re.compile(r" ([0-9a-f]{56})\b(?: +[0-9a-f]{56}\b)?(?: +(\d{1,10})\b)?")  # node, worker, its pid
 _DEMAND = re.compile(r" (\{.{1,300}\}(?: \* \d{1,7})?(?: \(\w{1,30}\))?): (\d{1,9}\+? pending [\w/ ]{1,60})")
 
+# "CPU" and "GPU", and not the indented amounts of each node that `ray status -v` adds.
+_TOTAL = re.compile(r" (\d{1,15}(?:\.\d{1,15})?)/(\d{1,15}(?:\.\d{1,15})?) ([\w:./-]{1,100})(?: \(.{1,200}\))?")
+_BUNDLE = re.compile(r"(\{[^{}]{1,300}\})(?: ?\* ?(\d{1,7}))?")
+_ASKED = re.compile(r"'([\w:./-]{1,100})': (\d{1,15}(?:\.\d{1,15})?)")
+_WARNING = re.compile(
+    rf"(?:{INFEASIBLE}(?P<kind>resource|placement group) requests?(?: \(detail=.{{0,300}}?\):)?|{UNSCHEDULED})"
+    r" ?(?P<what>\{.{1,500}\}(?:\*\d{1,7})?)"
+)
+_GROUP = re.compile(r" *\d{1,7} +([0-9a-f]{8,64}) +(?:(\S{1,200}) +)?[0-9a-f]{8} +([A-Z]{4,20}) *")
+
 Name = Annotated[str, msgspec.Meta(max_length=1_000)]
 Amounts = Annotated[dict[Name, Annotated[float, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=100)]
 Pid = Annotated[int, msgspec.Meta(ge=0, le=MAX_PID)]
@@ -48,6 +63,7 @@ class _Row(msgspec.Struct):
     state: Name
     actor_id: Name | None = None
     task_id: Name | None = None
+    placement_group_id: Name | None = None
     class_name: Name | None = None
     name: Name | None = None
     pid: Pid | None = None
@@ -72,19 +88,21 @@ class Lists:
     actors: dict[str, RayActor] = field(default_factory=dict)
     tasks: dict[str, RayTask] = field(default_factory=dict)
     demands: dict[str, RayDemand] = field(default_factory=dict)
+    groups: dict[str, RayGroup] = field(default_factory=dict)
     texts: int = 0
 
     def feed(self, text: str) -> None:
         """Take the text of one file."""
         if not any(sign in text for sign in SIGNS):
             return
+        demands = len(self.demands)
         rows = list(_of_json(text) if text.lstrip()[:1] == "[" else _of_text(text, self.demands))
         for row in rows:
             self._add(row)
-        self.texts += bool(rows) or STATUS in text
+        self.texts += bool(rows) or STATUS in text or len(self.demands) > demands
 
     def __len__(self) -> int:
-        return len(self.actors) + len(self.tasks) + len(self.demands)
+        return len(self.actors) + len(self.tasks) + len(self.demands) + len(self.groups)
 
     def _add(self, row: _Row) -> None:
         if len(self) > MAX_ROWS:
@@ -96,6 +114,8 @@ class Lists:
                 row.task_id, row.name or "", row.state, 0.0, host=row.node, pid=row.worker_pid or 0,
                 actor_id=method or "", resources=row.resources,
             )  # fmt: skip
+        elif row.placement_group_id is not None:
+            self.groups[row.placement_group_id] = RayGroup(row.placement_group_id, row.name or "", row.state)
         elif row.actor_id is not None:
             name = row.name or row.class_name or ""
             self.actors[row.actor_id] = RayActor(
@@ -115,7 +135,11 @@ def _of_json(text: str) -> Iterator[_Row]:
 def _of_text(text: str, demands: dict[str, RayDemand]) -> Iterator[_Row]:
     item: dict[str, Any] = {}
     amounts: dict[str, float] | None = None
-    for line in text.splitlines():
+    lines = text.splitlines()
+    totals = (
+        {total[3]: float(total[2]) for line in lines if (total := _TOTAL.fullmatch(line))} if STATUS in text else {}
+    )
+    for line in lines:
         if begin := _ITEM.fullmatch(line):
             yield from _of_yaml(item)
             item, amounts = {begin[1]: _scalar(begin[2])}, None
@@ -132,9 +156,31 @@ def _of_text(text: str, demands: dict[str, RayDemand]) -> Iterator[_Row]:
         elif actor := _ACTOR.match(line):
             node, _ = _place(line[actor.end(3) :])
             yield _Row(actor[3], actor_id=actor[1], class_name=actor[2], pid=_pid(actor[4] or ""), node_id=node)
+        elif group := _GROUP.fullmatch(line):
+            yield _Row(group[3], placement_group_id=group[1], name=group[2])
         elif (demand := _DEMAND.fullmatch(line)) and len(demands) < MAX_DEMANDS:
-            demands[demand[1]] = RayDemand(demand[1], demand[2])
+            demands[demand[1]] = RayDemand(demand[1], demand[2], _lacking(demand[1], totals))
     yield from _of_yaml(item)
+    for warning in filter(None, map(_WARNING.search, lines[-LATEST:])):
+        if len(demands) < MAX_DEMANDS:
+            several = "placement groups" if warning["kind"] == "placement group" else "requests"
+            lacking = NO_NODE_TYPE if warning["kind"] else ""
+            pending = several if lacking else f"{several} that cannot be scheduled now"
+            demands.setdefault(warning["what"], RayDemand(warning["what"], pending, lacking))
+
+
+def _lacking(request: str, totals: Mapping[str, float]) -> str:
+    """Of what a whole cluster has less than one request asks for, as a sentence; empty if its totals are not known. The
+    bundles of a placement group are asked for together."""
+    asked: dict[str, float] = {}
+    for bundle, count in _BUNDLE.findall(request):
+        for name, amount in _ASKED.findall(bundle):
+            asked[name] = asked.get(name, 0.0) + float(amount) * int(count or 1)
+    for name, amount in asked.items() if totals else ():
+        total = totals.get(name, 0.0)
+        if amount > total and name not in ("memory", "object_store_memory"):
+            return f"the cluster has {f'{total:g}' if total else 'no'} {name}"
+    return ""
 
 
 def _place(columns: str) -> tuple[str | None, int | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -16,6 +17,7 @@ from harness.triage.directory import begins_dump
 from harness.triage.evidence import UNREAD, LogEnd, LogPhase
 from harness.triage.pasted import (
     errors,
+    kernel_stacks,
     last_lines,
     naming,
     own_answer,
@@ -65,7 +67,8 @@ class Reader:
     looks: the stacks. log: counters of recorders. failures: torchrun's tables. errors: lines that end a process.
     recorded: flight recorder dumps, name -> path. answers: of NCCL RAS, by file. lists: of Ray's command line.
     ends: the last lines of texts without stacks. phases: their progress bars. own_answers: of the harness, title and
-    reason by file. notes: what was not read.
+    reason by file. in_kernel: pid -> kernel function in which it sleeps. hosts: rank -> hosts that prefixes of its
+    lines name. notes: what was not read.
     """
 
     looks: list[Look] = field(default_factory=list)
@@ -78,6 +81,8 @@ class Reader:
     own_answers: dict[str, tuple[str, str]] = field(default_factory=dict)
     ends: list[LogEnd] = field(default_factory=list)
     phases: list[LogPhase] = field(default_factory=list)
+    in_kernel: dict[int, str] = field(default_factory=dict)
+    hosts: dict[int, set[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     _size: int = 0
 
@@ -101,6 +106,7 @@ class Reader:
         self._sort(name, pasted)
         self.answers |= {name: answer} if (answer := ras.answer(pasted.text)) else {}
         self.lists.feed(pasted.text)
+        self.in_kernel |= kernel_stacks.waits_of(pasted.text)
         if pasted.note:
             self.notes.append(f"{name}: {pasted.note}")
         if self._counts()[0] == before[0] and len(self.ends) < MAX_ENDS:
@@ -115,10 +121,10 @@ class Reader:
 
     def _counts(self) -> tuple[int, ...]:
         logged = self.log.entries + len(self.log.unranked), len(self.failures.rows), len(self.errors.entries)
-        return len(self.looks), *logged, len(self.answers), self.lists.texts
+        return len(self.looks), *logged, len(self.answers), self.lists.texts, len(self.in_kernel)
 
     def _sort(self, file: str, pasted: Pasted) -> None:
-        if not any(words in pasted.text for words in _SIGNS):
+        if not any(map(pasted.text.__contains__, _SIGNS)):
             return  # at once: a folder may hold gigabytes of other text
         if _LIST.match(pasted.text):
             self.looks += _looks_of_json(file, pasted.text)
@@ -127,38 +133,41 @@ class Reader:
         place, part = file, NOBODY
         # A reader whose words are nowhere in the text has nothing to take: stacks are most of what is pasted.
         has_errors, has_counters, has_table = (
-            any(word in pasted.text for word in words) for words in (errors.WORDS, watchdog.WORDS, (torchrun.ENDING,))
+            any(map(pasted.text.__contains__, words)) for words in (errors.WORDS, watchdog.WORDS, (torchrun.ENDING,))
         )
         if has_errors:
             self.errors.begin(file, pasted.text)
-        self.log.begin(file)
+        if has_counters:
+            self.log.begin(file)
         ended = torchrun.ended_attempts(pasted.text, pasted.lines())
         begin = ended[-1] if ended else 0
         split = prefixes.of_text(file, pasted.text).split
-        if ended:
-            lines = f"line{'s' if len(ended) > 1 else ''} {', '.join(map(str, ended[-MAX_NAMED:]))}"
-            self.notes.append(
-                f"{file}: {len(ended) + 1} attempts of torchrun; those before the last failed at {lines}: only the "
-                f"last one is judged, from line {begin + 1} on"
-            )
+        self.notes += _attempts_note(file, ended)
+        parser: Parser | None = None
+        last_place, last_writer = "", NOBODY
         for number, line in islice(enumerate(pasted.lines(), 1), begin, None):
-            if line.startswith("==> ") and (header := _FILE.fullmatch(line)):
-                place, part = header[1], NOBODY
-                continue
-            if section := naming.section(line):
-                part = section
-                continue
+            if line[:1] == "=":
+                if header := _FILE.fullmatch(line):
+                    place, part = header[1], NOBODY
+                    continue
+                if section := naming.section(line):
+                    part = section
+                    continue
             writer, rest = split(line)
             writer = part if writer is NOBODY else writer
+            if writer.host and writer.rank is not None:
+                self.hosts.setdefault(writer.rank, set()).add(writer.host)
             if has_counters:
                 self.log.feed(number, writer, rest)
             if has_table:
                 self.failures.feed(file, number, rest)
             if has_errors:
                 self.errors.feed(number, writer, rest, line)
-            parser = parsers.get((place, writer))
-            if parser is None and len(parsers) < MAX_WRITERS:
-                parser = parsers[place, writer] = Parser()
+            if writer is not last_writer or place is not last_place:  # a writer mostly writes several lines
+                last_place, last_writer = place, writer
+                parser = parsers.get((place, writer))
+                if parser is None and len(parsers) < MAX_WRITERS:
+                    parser = parsers[place, writer] = Parser()
             if parser is not None:
                 parser.feed(rest)
         self.log.close()
@@ -166,6 +175,17 @@ class Reader:
         for (place, writer), parser in parsers.items():
             parser.close()
             self.looks += [Look(dump, writer, place) for dump in parser.dumps if dump.stacked]
+
+
+def _attempts_note(file: str, ended: Sequence[int]) -> list[str]:
+    """Say which attempts of torchrun are not judged. `ended`: the lines at which they ended."""
+    if not ended:
+        return []
+    lines = f"line{'s' if len(ended) > 1 else ''} {', '.join(map(str, ended[-MAX_NAMED:]))}"
+    return [
+        f"{file}: {len(ended) + 1} attempts of torchrun; those before the last failed at {lines}: only the last one is "
+        f"judged, from line {ended[-1] + 1} on"
+    ]
 
 
 def _looks_of_json(file: str, text: str) -> list[Look]:

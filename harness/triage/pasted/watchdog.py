@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from harness.triage.collect import redact
 from harness.triage.evidence import LogError
 from harness.triage.flight.mismatches import DEFAULT
-from harness.triage.pasted.naming import NOBODY, Name, of_path
+from harness.triage.pasted.naming import LOG_DIR, NOBODY, Name, of_path
 from harness.triage.pasted.text import MAX_TEXT, cut
 from probes.limits import RANKS
 
@@ -124,7 +124,8 @@ class Watchdog:
 
     def begin(self, file: str) -> None:
         """Begin a file."""
-        self._file, self._of_file = file, of_path(PurePath(file).name)  # its folder may be of a node, or of a job
+        # Its folder may be of a node, or of a job.
+        self._file, self._of_file = file, of_path(file if LOG_DIR.fullmatch(file) else PurePath(file).name)
 
     def feed(self, number: int, writer: Name, line: str) -> None:
         """Take the next line. `number`: from 1 in its file; `writer`: whom its prefix names. A line that a terminal
@@ -203,15 +204,16 @@ class Watchdog:
             return {}
         waiting, counters = _by_group(self._in_groups()), _by_group(self.counters)
         dumps: dict[int, dict[str, Any]] = {}
-        for number, group in enumerate(sorted({*waiting, *counters})):
+        for group in sorted({*waiting, *counters}):
             operations, counted = waiting.get(group, {}), counters.get(group, {})
             if any(operation.op in _POINT_TO_POINT for operation in operations.values()):
                 continue
             members = _members(operations, counted)  # in the first dump only: their text is as long as they are many
             for rank in sorted({*operations, *counted}):
                 dump = dumps.setdefault(rank, {"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": []})
-                config = {"name": group.uid or NOT_NAMED, "desc": group.desc}
-                dump["pg_config"][str(number)] = config | ({"ranks": members} if members else {})
+                number, name = len(dump["pg_config"]), group.uid or NOT_NAMED
+                config = {"name": name, "desc": group.desc}
+                dump["pg_config"][name] = config | ({"ranks": members} if members else {})
                 members = ""
                 if rank in counted:
                     enqueued, completed = counted[rank]

@@ -60,6 +60,7 @@ RULES: tuple[Rule, ...] = (
     ray_lists.pasted,  # INSUFFICIENT
     pasted.stalled,  # HUNG, K9
     pasted.first_error,  # INSUFFICIENT
+    pasted.in_kernel,  # INSUFFICIENT
     pasted.one_look,  # INSUFFICIENT
     pasted.last_lines,  # INSUFFICIENT
     pauses.flowing,
@@ -97,6 +98,7 @@ RULES: tuple[Rule, ...] = (
     absence.device,  # K9
     groups.wedged,  # K12
     pasted.first_error_of_waiters,  # INSUFFICIENT
+    pasted.without_dump,  # INSUFFICIENT
     pasted.timed_out,  # INSUFFICIENT
     apart.apart,  # K1, K2 without recorders, INSUFFICIENT
     closed.closed,  # K2 without recorders

@@ -154,7 +154,7 @@ def unreleased(case: Case) -> Ruling | None:
             place=waiters[0].frame,
             next=(f"kill {lock.pid}   # releases the lock; ps -fp {lock.pid} shows whose it is",),
         )  # fmt: skip
-    who = f"process {lock.pid}" if lock.pid else "a process of another container or user"
+    who = f"process {lock.pid}" if lock.pid else "a process that the kernel does not tell"
     who = holder.label if holder is not None else who
     return Ruling(
         "INSUFFICIENT",
@@ -207,7 +207,7 @@ def _holder(case: Case, lock: FileLock) -> Subject | None:
 
 def _words(lock: FileLock) -> str:
     if not lock.pid:
-        return f"{lock.path} is locked by a process that cannot be seen from here"
+        return f"{lock.path} is locked, and the kernel does not tell by whom: another container or user, or several"
     return f"{lock.path} is locked by {lock.pid} ({brief(lock.command)})"
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
+from harness.triage import wchan
 from harness.triage.evidence import PASTED, UNREAD, LogError, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import title
@@ -25,6 +26,7 @@ _PASTE_MORE = "py-spy dump -p PID > rank_N.txt   # for each process of which not
 # Functions in which a server waits until the processes that it started are ready: SGLang 0.5.23, vLLM 0.32.0.
 STARTERS = frozenset({"_wait_for_scheduler_ready", "_launch_subprocesses", "wait_for_engine_startup"})
 MAX_WHO = 5  # words for processes in a headline
+MAX_WHAT = 9  # words for what happened in a headline: "ran out of GPU memory in the backward pass"
 MAX_FAILURES = 3  # of a log, in the evidence of the verdict
 
 
@@ -77,6 +79,38 @@ def _alone(places: Sequence[standing.Place], size: int) -> list[standing.Place]:
     """The one place of fewer than half of the processes at which nobody waits in communication, while all others do."""
     free = [place for place in places if not place.waits]
     return free if len(free) == 1 and len(places) > 1 and 2 * len(free[0].subjects) < size else []
+
+
+def in_kernel(case: Case) -> Ruling | None:
+    """INSUFFICIENT: only stacks of the kernel were pasted. They say what each process waited for at one moment."""
+    processes = [process for process in case.evidence.processes if process.samples]
+    asleep = [process for process in processes if process.samples[-1].wchan]
+    if (
+        case.evidence.source != PASTED
+        or case.groups
+        or not asleep
+        or any(each.samples[-1].threads for each in processes)
+    ):
+        return None
+    lines = []
+    for process in asleep[: standing.MAX_LINES]:
+        function = process.samples[-1].wchan
+        awaited = wchan.words(function)
+        lines.append(
+            f"process {process.pid} was in {function} of the kernel{f': it waits for {awaited}' if awaited else ''}"
+        )
+    return Ruling(
+        "INSUFFICIENT",
+        lines[0],
+        evidence=tuple(lines[1:]),
+        missing=("a second look: whether it stays there", "the Python stacks of these processes"),
+        place=f"{asleep[0].samples[-1].wchan} of the kernel",
+        next=(
+            f"cat /proc/{asleep[0].pid}/stack; grep State /proc/{asleep[0].pid}/status   # again: D is a wait that no "
+            "signal ends",
+            "harness triage PID   # of any process of the job, while it stands: two looks, sockets, recorders",
+        ),
+    )
 
 
 def first_error(case: Case) -> Ruling | None:
@@ -247,6 +281,7 @@ def first_error_of_waiters(case: Case) -> Ruling | None:
     verb = "waits" if len(waiters) == 1 else "wait"
     numbers = {subject.rank for subject in case.graph.subjects.values()}
     gaps = [rank for rank in range(max((rank or 0 for rank in numbers), default=0)) if rank not in numbers]
+    gaps = gaps or [*case.comparison.absent] if case.comparison else gaps
     firsts = _firsts(ending)
     silent = firsts[0].rank is None and len(gaps) == 1
     return _first_failure(
@@ -254,9 +289,47 @@ def first_error_of_waiters(case: Case) -> Ruling | None:
         f"; {names} {verb} since",
         (
             *(f"{subject.label}: {subject.state()}" for subject in waiters[: standing.MAX_LINES]),
-            *([f"rank {gaps[0]} wrote nothing about a timeout: it may be the process that failed"] if silent else ()),
+            *([f"nothing is known of rank {gaps[0]}: it may be the process that failed"] if silent else ()),
         ),
-        ("the members of the group in which they wait, and what it was that they waited for",),
+        _unknown_members(waiters, case),
+    )
+
+
+def _unknown_members(waiters: Sequence[Subject], case: Case) -> tuple[str, ...]:
+    """What is missing where no dump says who is in the group in which they wait."""
+    names = {subject.pending.group for subject in waiters if subject.pending}
+    if all(group.group.members for group in case.groups if group.group.name in names):
+        return ()
+    return ("the members of the group in which they wait, and what it was that they waited for",)
+
+
+def without_dump(case: Case) -> Ruling | None:
+    """INSUFFICIENT: by the recorders some wait, and for a rank without a dump there is one stack. It says where that
+    rank stood, and not that it stayed there."""
+    if case.evidence.source != PASTED or not case.comparison:
+        return None
+    recorded = set(case.comparison.ranks)
+    ends = [end for end in case.sinks() if end.process and end.process.samples and end.rank not in recorded
+            and end.doing.frame and not end.stuck]  # fmt: skip
+    waiters = [case.subject(key) for key in case.graph.waiters({end.key for end in ends})]
+    if not ends or not any(waiter.pending is not None for waiter in waiters):
+        return None
+    where = case.waited_in(end.key for end in ends)
+    names = case.names(end.key for end in ends)
+    has = "has" if len(ends) == 1 else "have"
+    return Ruling(
+        "INSUFFICIENT",
+        f"{names} {has} no dump and stood at {ends[0].doing.frame}; others wait in {where}",
+        evidence=tuple(f"{end.label} stood elsewhere: {end.state()}" for end in ends[: standing.MAX_LINES]),
+        missing=(
+            f"a second look at {names}, or the dump: whether it stands there",
+            *(f"no recorder data from {end.label}" for end in ends[: standing.MAX_LINES]),
+        ),
+        place=ends[0].doing.frame,
+        next=(
+            "py-spy dump -p PID   # of that rank, twice: does it stand there?",
+            "for the next run: harness watch -- COMMAND, which takes the evidence when the job stops",
+        ),
     )
 
 
@@ -338,8 +411,8 @@ def _first_failure(firsts: list[LogError], then: str, evidence: Iterable[str], m
     echoed = ("the process that failed or stood: its own lines, or its stack",) if first.echo else ()
     return Ruling(
         "INSUFFICIENT",
-        f"{what}: {who} {brief(first.what, 8 if len(names) == 1 else 5)}{then}",
-        evidence=(*((full_text,) if len(first.what.split()) > 8 else ()),
+        f"{what}: {who} {brief(first.what, MAX_WHAT if len(names) == 1 else 5)}{then}",
+        evidence=(*((full_text,) if len(first.what.split()) > MAX_WHAT else ()),
                   *(f"{error.file}:{error.line}: {error.of}: {error.text}" for error in firsts[: standing.MAX_LINES]),
                   *evidence),
         missing=(*echoed, *missing),

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 
 from harness.triage.echoes import OUT_OF_MEMORY, is_echo, name_of
-from harness.triage.evidence import Process
+from harness.triage.evidence import LogError, Process
 from harness.triage.graph import Subject, calls
 from harness.triage.graph.edges import superseded
 from harness.triage.graph.worlds import same_world
+from harness.triage.pasted.errors import READ_ON
 from harness.triage.rules.bystanders import elsewhere, explains, lost
 from harness.triage.rules.ruling import Case, Live, Native, Ruling, brief
 
@@ -19,6 +21,7 @@ BROUGHT_DOWN = frozenset({-number for number in _SIGNALS} | {128 + number for nu
 # An error is dated by the end of its process, which closes its connections before that and takes a moment to end: of
 # two ends that are no further apart, neither is known to be the first.
 TOGETHER_S = 2.0
+MAX_LOGGED = 3  # errors of a pasted log, in the evidence of a verdict
 LAST_S = 5.0  # seconds before the end; an error with more work after it did not stop the process
 
 
@@ -102,10 +105,29 @@ def died(case: Case) -> Ruling | None:
     where = case.waited_in(why)
     ends = dict.fromkeys(why.values())
     reason = f"{case.names(why)} {brief(next(iter(ends)), 12)}" if len(ends) == 1 else f"{case.names(why)} failed"
-    steps = ["read the end of its own log: the first error is there, not in its peers' timeouts"]
+    logged = _logged(case, why)
+    fixes = dict.fromkeys(error.fix for error in logged if error.fix not in ("", READ_ON))
+    steps = [*fixes, "read the end of its own log: the first error is there, not in its peers' timeouts"]
     if any(subject.process and subject.process.exit_code == -9 for subject in map(case.subject, why)):
         steps.append(OUT_OF_MEMORY)
-    return Ruling("HUNG", reason, "K4", why, place=where, next=tuple(steps))
+    return Ruling(
+        "HUNG",
+        reason,
+        "K4",
+        why,
+        place=where,
+        evidence=tuple(f"{error.file}:{error.line}: {error.of} {error.what}" for error in logged[:MAX_LOGGED]),
+        next=tuple(steps),
+    )
+
+
+def _logged(case: Case, keys: Iterable[str]) -> list[LogError]:
+    """The errors with which these processes ended, by a log that was pasted."""
+    errors = {(error.rank, error.text): error for error in reversed(case.evidence.errors)}
+    processes = [case.subject(key).process for key in keys]
+    return [
+        error for process in processes if process and (error := errors.get((process.rank, process.error))) is not None
+    ]
 
 
 def unwritten(case: Case) -> Ruling | None:

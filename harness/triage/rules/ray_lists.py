@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from harness.triage.evidence import PASTED, RayActor, RayTask
+from harness.triage.evidence import PASTED, RayActor, RayDemand, RayGroup, RayTask
 from harness.triage.rules.pasted import one_look
 from harness.triage.rules.resources import amounts
-from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.ruling import Case, Ruling, brief
 from harness.triage.rules.standing import MAX_LINES
 
+MAX_WORDS = 16  # of the first fact in the headline
+_INCOMPLETE = frozenset({"PENDING", "PREPARED", "RESCHEDULING"})  # states of a placement group
 _PLURAL = {"waits": "wait", "restarts": "restart", "has": "have"}
 NODE, ACTOR = "for a node", "for its actor"
 # States in which an actor or a task waits for something of the cluster, in the order in which they are told.
@@ -29,26 +31,48 @@ _WAITING = {
 def pasted(case: Case) -> Ruling | None:
     """INSUFFICIENT: what Ray's lists show. They have no ages, so they prove no hang."""
     evidence = case.evidence
-    listed = evidence.ray_actors or evidence.ray_tasks or evidence.ray_demands
-    if evidence.source != PASTED or case.groups or not listed:
+    listed = evidence.ray_actors or evidence.ray_tasks or evidence.ray_groups
+    if evidence.source != PASTED or case.groups or not (listed or evidence.ray_demands):
         return None
+    if not listed and any(not (error.echo or error.survived) for error in evidence.errors):
+        return None  # a log that warns of requests and then has an error: the error is later
     beside = one_look(case)
     waiting = list(_waiting(evidence.ray_actors, "actor")) + list(_waiting(evidence.ray_tasks, "task"))
-    asked = [f"{demand.pending} ask for {demand.resources}" for demand in evidence.ray_demands]
-    if beside is not None and not (waiting or asked):
+    waiting += _groups(evidence.ray_groups)
+    demands = sorted(evidence.ray_demands, key=lambda demand: not demand.lacking)
+    lacking = [_asked(demand) for demand in demands if demand.lacking]
+    asked = [_asked(demand) for demand in demands if not demand.lacking]
+    if beside is not None and not (waiting or asked or lacking):
         return None
-    facts = [*waiting, *asked]
+    facts = [*lacking, *waiting, *asked]
+    is_cut = bool(facts) and len(facts[0].split()) > MAX_WORDS
     counts = [*_counts(evidence.ray_actors, "actor"), *_counts(evidence.ray_tasks, "task")]
     return Ruling(
         "INSUFFICIENT",
-        f"Ray: {facts[0]}" if facts else "Ray: no actor or task waits for a node or its arguments",
-        evidence=(*facts[1:MAX_LINES], *counts[:MAX_LINES], *(beside.evidence if beside else ())),
+        f"Ray: {brief(facts[0], MAX_WORDS)}" if facts else "Ray: no actor or task waits for a node or its arguments",
+        evidence=(*facts[0 if is_cut else 1 : MAX_LINES], *counts[:MAX_LINES], *(beside.evidence if beside else ())),
         missing=("for how long they wait, and who waits for them: Ray's lists have no ages",),
         next=(
             "harness triage auto   # on a host of the cluster: ages, callers, stacks, and who holds what is asked for",
             "ray status -v   # what each node has, and what is asked for",
         ),
     )
+
+
+def _asked(demand: RayDemand) -> str:
+    """What is asked for, after what the cluster has too little of."""
+    words = f"{demand.pending} ask for {demand.resources}"
+    return f"{demand.lacking}, and {words}" if demand.lacking else words
+
+
+def _groups(groups: Iterable[RayGroup]) -> list[str]:
+    """A line for the placement groups of each state that have not got all they asked for."""
+    counts = Counter((group.name, group.state) for group in groups if group.state in _INCOMPLETE)
+    return [
+        f"{count} placement group{'s' if count > 1 else ''} {f'({name}) ' if name else ''}{state}: not all bundles "
+        f"have a node"
+        for (name, state), count in counts.most_common()
+    ]
 
 
 class _Wait(NamedTuple):

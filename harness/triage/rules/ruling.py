@@ -138,6 +138,8 @@ class Case:
         """The command that looks at this job once more, as it is typed."""
         if self.evidence.directories:
             return shlex.join(["harness", "triage", *self.evidence.directories])
+        if self.evidence.pasted_files:
+            return shlex.join(["harness", "triage", *self.evidence.pasted_files])
         here = [process for process in self.evidence.processes if process.samples and not ended(process)]
         if not here and self.evidence.path:  # files alone: nobody is left to look at
             return shlex.join(["harness", "triage", self.evidence.path])

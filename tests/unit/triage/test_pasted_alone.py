@@ -55,7 +55,7 @@ def test_a_line_that_names_no_global_rank_is_told(tmp_path: Path, group: tuple[i
 def test_the_name_of_a_file_says_the_rank_where_its_lines_do_not(tmp_path: Path) -> None:
     judged(tmp_path, GAVE_UP, COUNTERS.format(2, "tp_pg"), name="rank_9.log")
     evidence = pasted.evidence([str(tmp_path / "rank_9.log")])
-    assert evidence is not None and list(evidence.dumps) == ["rank_9"] and not evidence.errors
+    assert evidence is not None and list(evidence.dumps) == ["lines of a log: rank 9"] and not evidence.errors
 
 
 @pytest.mark.slow
@@ -126,4 +126,4 @@ def test_timeouts_of_the_attempt_before_are_no_second_incident(tmp_path: Path) -
     lines = f"[rank3]:{GAVE_UP}", FAILED.format("09", 1), f"[rank2]:{GAVE_UP.replace('7310', '12')}", "[rank2]: end"
     (tmp_path / "job.log").write_text("\n".join(lines))
     evidence = pasted.evidence([str(tmp_path / "job.log")])
-    assert evidence is not None and list(evidence.dumps) == ["rank_2"]
+    assert evidence is not None and list(evidence.dumps) == ["lines of a log: rank 2"]

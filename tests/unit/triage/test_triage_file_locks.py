@@ -67,6 +67,49 @@ def test_each_of_several_that_wait_for_a_lock_is_listed(tmp_path: Path) -> None:
         until(lambda: (lock := concerning(path, holder.pid, window_s=0.0)) is not None and len(lock.waiters) == 3)
 
 
+# A lock of an open file description (F_OFD_SETLK, F_OFD_SETLKW), for which the kernel's list has no process.
+DESCRIBED = """
+import fcntl, os, struct, sys, time
+file = open(sys.argv[1], "w")
+fcntl.fcntl(file, int(sys.argv[2]), struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0))
+for _ in range(int(sys.argv[3])):
+    os.fork()
+time.sleep(60)
+"""
+TAKES, WAITS_FOR = "37", "38"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("children", ["0", "1"])
+def test_a_lock_that_the_kernel_s_list_names_nobody_for(tmp_path: Path, children: str) -> None:
+    """The descriptors say it: of its holder, also where a child has inherited it, and of who waits."""
+    path = tmp_path / "cache.lock"
+    with running(DESCRIBED, str(path), TAKES, children) as holder:
+        until(lambda: any(row.path == str(path) for row in locks._rows()))
+        with running(DESCRIBED, str(path), WAITS_FOR, "0") as waiter:
+            until(lambda: any(row.path == str(path) and row.waiters for row in locks._rows()))
+            lock = concerning(path, waiter.pid, window_s=0.0)
+    assert lock is not None and (lock.pid, lock.waiters) == (holder.pid, (waiter.pid,))
+
+
+def test_of_several_that_share_a_lock_and_have_no_common_parent_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_everybody", lambda: [7, 8, 9])
+    monkeypatch.setattr(locks, "_locked_path", lambda pid, inode: "/data/cache.lock" if pid in (7, 8) else "")
+    for table, named in (({7: 1, 8: 1, 9: 1}, 0), ({7: 8, 8: 1, 9: 1}, 8)):
+        monkeypatch.setattr(proc, "parents", lambda table=table: table)
+        assert locks._holder(-1, "8:1:5") == (named, "/data/cache.lock")
+
+
+def test_who_waits_for_such_a_lock_is_named_only_if_the_kernel_counts_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_everybody", lambda: [7, 8, 9])
+    monkeypatch.setattr(locks, "_sleeps_in_lock", lambda pid: pid in (7, 8))
+    monkeypatch.setattr(locks, "_awaited", lambda pid, inode: "/data/cache.lock")
+    assert locks._unnamed((-1, -1), "8:1:5", {9}) == [7, 8]
+    assert locks._unnamed((-1,), "8:1:5", {9}) == []
+    assert locks._unnamed((-1,), "8:1:5", {8}) == [7]
+    assert locks._unnamed((12,), "8:1:5", {9}) == []
+
+
 HOLDS = "import fcntl, sys, time; f = open(sys.argv[1]); fcntl.flock(f, fcntl.LOCK_EX); "
 TRIES = "import sys, time\nwhile True: open(sys.argv[1]).close(); time.sleep(0.01)"
 

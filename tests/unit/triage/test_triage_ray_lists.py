@@ -143,7 +143,7 @@ def test_amounts_that_are_no_numbers_are_not_read(tmp_path: Path) -> None:
 
 def test_what_is_asked_for_stands_beside_who_asks(tmp_path: Path) -> None:
     verdict = judged(tmp_path, ACTORS_TABLE, STATUS.format(demands=DEMANDS))
-    assert verdict.reason.startswith("Ray: 2 RolloutWorker") and "{'GPU': 1.0}" in "".join(verdict.evidence)
+    assert "{'GPU': 1.0}" in verdict.reason and "2 RolloutWorker actors wait" in "".join(verdict.evidence)
 
 
 def test_all_demands_of_a_status_are_told(tmp_path: Path) -> None:
@@ -186,3 +186,100 @@ def test_an_impossible_pid_of_a_table_is_none(tmp_path: Path) -> None:
     (tmp_path / "paste").write_text(ACTORS_TABLE.replace("    812\n", " 9999999999\n"))
     evidence = pasted.evidence([str(tmp_path / "paste")])
     assert evidence is not None and [actor.pid for actor in evidence.ray_actors] == [0, 0, 0]
+
+
+USAGE = """======== Autoscaler status: 2026-11-28 09:10:21.035674 ========
+Resources
+---------------------------------------------------------------
+Total Usage:
+ 8.0/8.0 CPU (4.0 used of 8.0 reserved in placement groups)
+ {gpus}0B/10.00GiB memory
+
+Total Demands:
+{demands}
+"""
+BUNDLES = " {'CPU': 1.0} * 1, {'GPU': 1.0} * 4 (PACK): 1+ pending placement groups"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "demands", "lacking"),
+    [
+        ("0.0/0.0 GPU\n ", " {'GPU': 1.0}: 2+ pending tasks/actors", "the cluster has no GPU"),
+        ("", " {'GPU': 1.0}: 2+ pending tasks/actors", "the cluster has no GPU"),
+        ("2.0/2.0 GPU\n ", BUNDLES, "the cluster has 2 GPU"),
+        ("0.0/4.0 GPU\n ", BUNDLES, ""),
+        ("4.0/4.0 GPU\n ", " {'GPU': 1.0}: 9+ pending tasks/actors", ""),  # nine requests of one each
+    ],
+)
+def test_a_request_for_more_than_the_whole_cluster_has_is_told_so(
+    tmp_path: Path, gpus: str, demands: str, lacking: str
+) -> None:
+    verdict = judged(tmp_path, USAGE.format(gpus=gpus, demands=demands))
+    assert verdict.reason.startswith(
+        f"Ray: {lacking}, and " if lacking else "Ray: 1+" if "PACK" in demands else "Ray: 9+"
+    )
+
+
+def test_amounts_of_single_nodes_are_no_totals(tmp_path: Path) -> None:
+    status = STATUS.format(demands=" {'GPU': 1.0}: 2+ pending tasks/actors").replace(" 4.0/8.0 CPU", "")
+    assert judged(tmp_path, f"{status}\nNode: ab\n Usage:\n  4.0/4.0 CPU\n").reason.startswith("Ray: 2+ pending")
+
+
+NO_TYPE = (
+    "(autoscaler +35s) Error: No available node types can fulfill resource request {'GPU': 1.0, 'CPU': 1.0}. Add "
+    "suitable node types to this cluster to resolve this issue."
+)
+NO_TYPE_OF_GROUP = (
+    "(autoscaler +35s) No available node types can fulfill placement group requests (detail=test): {'GPU': 8.0}*2. Add "
+    "suitable node types to this cluster to resolve this issue."
+)
+NOT_NOW = (
+    "(raylet) Warning: The following resource request cannot be scheduled right now: {'GPU': 1.0}. This is likely due "
+    "to all cluster resources being claimed by actors."
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (NO_TYPE, "no node type of the cluster has enough, and requests ask for {'GPU': 1.0, 'CPU': 1.0}"),
+        (NO_TYPE_OF_GROUP, "no node type of the cluster has enough, and placement groups ask for {'GPU': 8.0}*2"),
+        (NOT_NOW, "requests that cannot be scheduled now ask for {'GPU': 1.0}"),
+    ],
+)
+def test_what_ray_writes_to_a_log_about_requests(tmp_path: Path, line: str, reason: str) -> None:
+    assert judged(tmp_path, f"step 1\n{line}\n").reason == f"Ray: {reason}"
+
+
+def test_a_request_that_a_log_goes_on_after_has_got_its_node(tmp_path: Path) -> None:
+    steps = "\n".join(f"step {step}" for step in range(40))
+    assert "Ray" not in judged(tmp_path, f"{NO_TYPE}\n{steps}\n").reason
+
+
+def test_an_error_in_the_same_log_comes_before_a_warning(tmp_path: Path) -> None:
+    error = "[rank1]: torch.OutOfMemoryError: CUDA out of memory."
+    assert "rank 1" in judged(tmp_path, f"{NO_TYPE}\n{error}\n").reason
+
+
+GROUPS_TABLE = (
+    HEAD
+    + """\
+    PLACEMENT_GROUP_ID                    NAME       CREATOR_JOB_ID    STATE
+ 0  aa0000000000000000000000000001000000  trainer    01000000          {0}
+ 1  bb0000000000000000000000000001000000             01000000          CREATED
+"""
+)
+
+
+def test_a_placement_group_that_is_pending_waits_for_its_bundles(tmp_path: Path) -> None:
+    reason = judged(tmp_path, GROUPS_TABLE.format("PENDING")).reason
+    assert reason == "Ray: 1 placement group (trainer) PENDING: not all bundles have a node"
+
+
+def test_placement_groups_that_are_there_wait_for_nothing(tmp_path: Path) -> None:
+    assert "no actor or task waits" in judged(tmp_path, GROUPS_TABLE.format("CREATED")).reason
+
+
+def test_placement_groups_as_json(tmp_path: Path) -> None:
+    groups = [{"placement_group_id": "ab" * 18, "name": "g", "state": "PENDING", "bundles": [{"unit_resources": {}}]}]
+    assert "1 placement group (g) PENDING" in judged(tmp_path, json.dumps(groups)).reason

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from harness.triage.flight.synthesis import simulate, write
-from harness.triage.pasted import BESIDE_DUMPS
 from harness.triage.run import triage
 from reports.model import Verdict
 
@@ -119,10 +118,19 @@ def test_sends_and_receives_count_in_another_series(tmp_path: Path) -> None:
     assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", [])
 
 
-def test_lines_that_recorder_dumps_replace_are_said_to_be_unused(tmp_path: Path) -> None:
+def test_lines_of_another_job_beside_recorder_dumps_are_said_to_be_unused(tmp_path: Path) -> None:
     list(write(simulate(2, 8), tmp_path))
     (tmp_path / "job.log").write_text("\n".join([*waits(1), *waits(2), SIGNAL.format(0, 7309, 7309)]))
-    assert BESIDE_DUMPS in triage([str(tmp_path)]).missing
+    assert any("lines about timeouts were not used" in line for line in triage([str(tmp_path)]).missing)
+
+
+def test_a_rank_that_has_not_come_to_a_group_with_another_number(tmp_path: Path) -> None:
+    """The rank that is behind is in two groups, and those that wait in one of them."""
+    lines = [COUNTERS.format(rank, 2, 5, "tp", rank, 41, 40) for rank in (4, 5)]
+    lines += [TIMEOUT.format(rank, 41, "ALLREDUCE", 8) for rank in (4, 5)]
+    lines += [COUNTERS.format(6, 0, 0, "default_pg", 6, 9, 9), COUNTERS.format(6, 2, 5, "tp", 2, 40, 40)]
+    verdict = judged(tmp_path, *lines)
+    assert (verdict.verdict, culprits(verdict)) == ("HUNG", [6])
 
 
 def test_lines_of_two_incidents_are_not_mixed(tmp_path: Path) -> None:

@@ -1,0 +1,170 @@
+"""Deaths that leave no traceback: limits of the system, engines that find a process dead, schedulers and clusters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.triage.evidence import LogError
+from harness.triage.pasted import evidence
+from harness.triage.run import triage
+from reports.model import Verdict
+
+ALLOCATOR = (
+    "[rank2]: RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: "
+    "you tried to allocate 17179869184 bytes. Error code 12 (Cannot allocate memory)"
+)
+EVICTED = """\
+Name:             trainer-3
+Status:           Failed
+Reason:           Evicted
+Message:          The node was low on resource: ephemeral-storage."""
+LSF_MEMORY = "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.\nExited with exit code 137."
+CLOSED = "[rank{0}]: RuntimeError: Connection closed by peer [10.0.0.2]:3333"
+SIGQUIT = "[2026-11-28 09:00:01 TP0] Received sigquit from a child process. It usually means the child failed."
+ENGINE_DEAD = (
+    "(APIServer pid=50) vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace "
+    "(above) for the root cause."
+)
+DESCRIBED = """\
+Name:         trainer-0
+Namespace:    rlhf
+Containers:
+  main:
+    State:          Running
+    Last State:     Terminated
+      Reason:       {reason}
+      Exit Code:    {code}
+"""
+EVENTS = "low 0\nhigh 0\nmax 1234\noom 3\noom_kill {0}\noom_group_kill 0\n"
+
+
+def judged(folder: Path, text: str) -> Verdict:
+    (folder / "job.log").write_text(text + "\n")
+    return triage([str(folder / "job.log")])
+
+
+def errors(folder: Path, text: str) -> tuple[LogError, ...]:
+    (folder / "job.log").write_text(text + "\n")
+    read = evidence([str(folder / "job.log")])
+    return read.errors if read else ()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("[rank2]: OSError: [Errno 122] Disk quota exceeded: '/home/u/ckpt.pt'", "disk quota"),
+        (ALLOCATOR, "17179869184 bytes"),
+        ("[rank2]: OSError: [Errno 12] Cannot allocate memory", "host memory"),
+        ("[rank2]: OSError: [Errno 24] Too many open files", "open files"),
+        ("[rank2]: torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB.", "GPU memory"),
+        ("[rank2]: RuntimeError: HIP error: hipErrorOutOfMemory", "GPU memory"),
+        ("[rank2]: ValueError: nothing left to draw", "ValueError"),
+    ],
+)  # fmt: skip
+def test_picked_lines_without_a_traceback_name_the_first_death_and_not_its_echo(
+    tmp_path: Path, line: str, words: str
+) -> None:
+    verdict = judged(tmp_path, f"{line}\n{CLOSED.format(0)}")
+    assert verdict.verdict == "INSUFFICIENT" and "first failure: rank 2" in verdict.reason
+    assert any(words in text for text in (verdict.reason, *verdict.evidence))
+    assert judged(tmp_path, f"{CLOSED.format(0)}\n{line}").reason.startswith("first failure: rank 2")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "hint: 'Too many open files' errors go away with ulimit -n 65536",
+        "if the disk quota is exceeded, clean /home",
+        "Error handling: Cannot allocate memory errors are retried",
+        "HIP memory: 3 GiB free",
+        "evicted 12 blocks of the KV cache",
+        "  Reason: Completed",
+        "  Exit Code:    0",
+        "oom_kill 0",
+        "trainer-0   1/1   Running   0   5m",
+        "PBS: job killed nobody",
+        "TERM_UNKNOWN: job killed",
+        "ValueError: caught",  # no rank, no traceback: a word of a log
+        "Worker procs died unexpectedly often last week",
+    ],
+)
+def test_a_look_alike_tells_of_no_death(tmp_path: Path, line: str) -> None:
+    assert errors(tmp_path, f"step 1\n{line}\nstep 2") == ()
+
+
+def test_an_exception_behind_a_rank_counts_only_where_no_traceback_has_its_head(tmp_path: Path) -> None:
+    trace = "[rank1]: Traceback (most recent call last):\n[rank1]:   File \"t.py\", line 1\n[rank1]: KeyError: 'x'"
+    [error] = errors(tmp_path, f"{trace}\n[rank0]: ValueError: a line of a message")
+    assert error.rank == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "of", "echo"),
+    [
+        ("[2026-11-28 09:00:01] Child process unexpectedly failed with exitcode=-9. pid=812", "pid 812", SIGQUIT),
+        ("[2026-11-28 09:00:01] Subprocess scheduler_0 (pid=812) crashed with exit code -9. Triggering SIGQUIT for "
+         "cleanup...", "scheduler_0 (pid 812)", SIGQUIT),
+        ("(EngineCore_DP0 pid=100) ERROR 06-06 09:00:35 [multiproc_executor.py:230] Worker proc VllmWorker-1 died "
+         "unexpectedly, shutting down executor.", "VllmWorker-1", ENGINE_DEAD),
+        ("(EngineCore_DP0 pid=100) ERROR 06-06 09:00:35 [multiproc_executor.py:316] Worker proc VllmWorker-1 died "
+         "unexpectedly (exit code: -9), shutting down executor.", "VllmWorker-1", ENGINE_DEAD),
+        ("(EngineCore_DP0 pid=100) ERROR RayWorkerProc rank=3 died unexpectedly, shutting down executor.", "rank 3",
+         ENGINE_DEAD),
+        ("(APIServer pid=50) RuntimeError: Engine core process EngineCore_DP1 died unexpectedly.", "EngineCore_DP1",
+         ENGINE_DEAD),
+    ],
+)  # fmt: skip
+def test_the_process_that_an_engine_found_dead_is_named_and_not_who_found_it(
+    tmp_path: Path, first: str, of: str, echo: str
+) -> None:
+    found_dead, later = errors(tmp_path, f"{first}\n{echo}")
+    assert (found_dead.of, found_dead.echo, later.echo) == (of, False, True)
+    assert f"first failure: {of}" in judged(tmp_path, f"{first}\n{echo}").reason
+
+
+def test_the_workers_own_error_comes_before_the_engine_that_found_it(tmp_path: Path) -> None:
+    own = "(VllmWorker rank=1 pid=812) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    found = "(EngineCore_DP0 pid=100) ERROR Worker proc VllmWorker-1 died unexpectedly, shutting down executor."
+    assert "first failure: rank 1" in judged(tmp_path, f"{own}\n{found}\n{ENGINE_DEAD}").reason
+
+
+def test_a_sigquit_alone_is_no_first_failure(tmp_path: Path) -> None:
+    assert judged(tmp_path, SIGQUIT).reason.startswith("no first failure in the log")
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "of"),
+    [
+        (DESCRIBED.format(reason="OOMKilled", code=137), "OOMKilled", "trainer-0"),
+        (DESCRIBED.format(reason="Error", code=137), "SIGKILL", "trainer-0"),
+        (EVICTED, "evicted", "trainer-3"),
+        ("NAME        READY   STATUS      RESTARTS   AGE\ntrainer-0   0/1     OOMKilled   2          5m", "OOMKilled",
+         "trainer-0"),
+        (EVENTS.format(1), "cgroup", "a process"),
+        ("=>> PBS: job killed: mem 9000kb exceeded limit 8000kb", "memory", "job"),
+        (LSF_MEMORY, "memory", "job"),
+    ],
+)  # fmt: skip
+def test_what_a_cluster_says_of_an_end(tmp_path: Path, text: str, what: str, of: str) -> None:
+    [error] = errors(tmp_path, text)
+    assert what in error.what and (error.of, error.echo) == (of, False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "=>> PBS: job killed: walltime 3605 exceeded limit 3600\nTerminated",
+        "TERM_RUNLIMIT: job killed after reaching LSF run time limit.",
+    ],
+)
+def test_the_time_limit_of_a_job_is_no_failure_of_it(tmp_path: Path, text: str) -> None:
+    assert judged(tmp_path, text).reason.startswith("no first failure in the log: job was ended by")
+    oom = "[rank1]: torch.OutOfMemoryError: CUDA out of memory."
+    assert "first failure: rank 1" in judged(tmp_path, f"{oom}\n{text}").reason
+
+
+def test_a_pod_that_ended_well_did_not_fail(tmp_path: Path) -> None:
+    assert errors(tmp_path, DESCRIBED.format(reason="Completed", code=0)) == ()
+    assert errors(tmp_path, EVENTS.format(0)) == ()
