@@ -14,6 +14,7 @@ from harness.triage.evidence import Evidence, Process
 from harness.triage.flight.compare import usual_side
 from harness.triage.flight.model import Comparison, GroupState, Mismatch, RankState
 from harness.triage.flight.operations import peers
+from harness.triage.graph.sockets import main_frames
 from harness.triage.graph.subjects import Subject, ended, finished
 from harness.triage.graph.worlds import same_kind, same_world, world
 from harness.triage.places import plain
@@ -443,13 +444,24 @@ def _waits_by_stacks(alone: Subject, ranked: list[Subject]) -> list[Wait]:
 
 
 def _left_in_order(done: Process | None, peer: Process | None) -> bool:
-    """Whether a process with groups ended in good order and has no group in common with `peer`, or destroyed its
-    groups first."""
-    if done is None or peer is None or not finished(done) or done.journal is None or peer.journal is None:
+    """Whether a process ended in good order, and `peer` cannot miss it: its program is over as well, or they have no
+    group in common, or the groups were destroyed."""
+    if done is None or peer is None or not finished(done):
+        return False
+    if not _in_program(peer):
+        return True
+    if done.journal is None or peer.journal is None:
         return False
     groups = {group.name for group in done.journal.groups}
     destroyed = done.beat is not None and done.beat.ended and not done.beat.sequences
     return bool(groups) and (destroyed or not groups & {group.name for group in peer.journal.groups})
+
+
+def _in_program(process: Process) -> bool:
+    """Whether the main thread is seen inside its program. At the end of the interpreter, where functions of `atexit`
+    run (the last upload of a logger), the module's frame is gone."""
+    looks = [look for look in process.samples if look.threads]
+    return any(frame.function == "<module>" for frame in main_frames(looks[-1].threads)) if looks else False
 
 
 def merged(known_waits: Iterable[Wait], more: Iterable[Wait]) -> list[Wait]:

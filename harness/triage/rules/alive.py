@@ -29,7 +29,7 @@ from harness.triage.rules.pipes import fills
 from harness.triage.rules.polls import reads, takes_orders
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import Case, Live, Rule, Ruling
-from harness.triage.stacks import JOINS, classify, describe, user_frame
+from harness.triage.stacks import AT_EXIT, JOINS, classify, describe, user_frame
 
 # Kernel functions in which only another process, a person or a device ends the wait of the caller.
 _OUTSIDE = re.compile(
@@ -154,7 +154,7 @@ def _thread(case: Case, subject: Subject, process: Process) -> str:
     if not (_may_be_ended(case, subject) or _in_group(subject)):
         return ""
     threads = next((look.threads for look in reversed(process.samples) if look.threads), ())
-    serves, joined = subject.doing.within("http_server"), subject.doing.op in JOINS
+    serves, joined = subject.doing.within("http_server"), subject.doing.op in JOINS or _exits(subject)
     for thread in threads:
         if thread.main or thread.name == "MainThread" or _waits_like(case, subject, thread):
             continue
@@ -192,7 +192,13 @@ def _resolved(case: Case, subject: Subject) -> bool:
 def _may_be_ended(case: Case, subject: Subject) -> bool:
     """Whether it stands in a wait that a thread beside, a handler or a child may end."""
     locked = subject.process is not None and any(look.locked_alone for look in subject.process.samples)
-    return not _in_group(subject) and (subject.doing.kind in _IN_PROCESS or locked or _resolved(case, subject))
+    inside = subject.doing.kind in _IN_PROCESS or _exits(subject)
+    return not _in_group(subject) and (inside or locked or _resolved(case, subject))
+
+
+def _exits(subject: Subject) -> bool:
+    """Whether it stands at the end of its interpreter, which joins the threads that are no daemons."""
+    return (subject.doing.kind, subject.doing.op) == AT_EXIT
 
 
 def _signal(case: Case, subject: Subject, process: Process) -> str:

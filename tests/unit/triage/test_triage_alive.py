@@ -337,3 +337,13 @@ def test_a_server_whose_handler_sleeps_is_not_blamed(handler: Frame) -> None:
 
 def test_a_server_without_a_handler_does_not_answer() -> None:
     assert serving().verdict == "HUNG", "the control: nothing in it works on the request"
+
+
+def test_a_thread_that_keeps_the_interpreter_from_its_end_may_end() -> None:
+    exits = Frame("_shutdown", "/usr/lib/python3.11/threading.py", 1590)
+    uploader = Thread("uploader", 2, (Frame("Thread.run", "/usr/lib/python3.11/threading.py", 982),), wchan=SLEEP)
+    parent = process(90, "process", "main:40 collect _try_wait")
+    late = dataclasses.replace(standing(rank(0, "main", world=2), (exits,), "futex_do_wait", uploader), ppid=90)
+    assert triage(evidence(parent, late)).verdict != "HUNG"
+    alone = dataclasses.replace(standing(rank(0, "main", world=2), (exits,), "futex_do_wait"), ppid=90)
+    assert triage(evidence(parent, alone)).verdict == "HUNG"

@@ -95,9 +95,18 @@ def test_a_rank_that_goes_on_alone_does_not_wait_for_those_that_left_the_group(s
 def test_a_rank_that_ended_inside_its_group_is_missed() -> None:
     """Its shard was shorter: it ends in order, and its group is still there."""
     made = Journal("j", 9, 30.0, groups=(Group("0", (0, 1, 2), "gloo", "", 3),))
-    rest = [rank(n, "main gather_results lock.wait", world=3, ppid=DRIVER, journal=made) for n in (0, 1)]
+    rest = [rank(n, "<module> main gather_results lock.wait", world=3, ppid=DRIVER, journal=made) for n in (0, 1)]
     found = triage(evidence(driver(), *rest, ended_in_order(2, left=False)))
     assert found.verdict == "HUNG" and named(found) == ["node0:102"], found.reason
+
+
+@pytest.mark.parametrize("stack", ["", "upload lock.wait", "finish select"])
+def test_a_rank_whose_program_is_over_misses_nobody_who_ended_in_order(stack: str) -> None:
+    """At the end of the interpreter functions of `atexit` run; the groups were not destroyed."""
+    made = Journal("j", 9, 30.0, groups=(Group("0", (0, 1, 2), "gloo", "", 3),))
+    exits = rank(0, stack, world=3, ppid=DRIVER, journal=made)
+    found = triage(evidence(driver(), exits, *(ended_in_order(number, left=False) for number in (1, 2))))
+    assert found.verdict != "HUNG" and not named(found), found.reason
 
 
 @pytest.mark.parametrize("left", [True, False])
