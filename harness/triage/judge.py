@@ -32,7 +32,7 @@ from harness.triage.stacks import main_stack
 from reports.headline import MOST, fits
 from reports.model import TRIAGE_EXIT_CODES, Finding, Node, Party, Triage, Verdict
 
-MAX_LOGGED = 3  # errors of pasted logs beside what the recorders' counters say
+MAX_BESIDE_DUMPS = 3  # errors of pasted logs beside what the recorders' counters say
 MAX_MISSING = 32  # lines of missing evidence in a verdict; a last line counts the rest
 MAX_STACKS = 64  # processes with a stack in the verdict, the parties first; the evidence has all of them
 LONG_LOOK_S = 5.0  # seconds from the first look to the last; two looks are 1.5 s apart, on a busy host up to 4 s
@@ -399,7 +399,7 @@ def _never_met(evidence: Evidence) -> list[str]:
 def _logged_beside(evidence: Evidence, ruling: Ruling) -> list[str]:
     """What pasted logs say beside the counters of recorders, without the error with which the verdict begins or for
     which it names a process."""
-    errors = [error for error in evidence.errors if evidence.source == PASTED and not error.echo][:MAX_LOGGED]
+    errors = [error for error in evidence.errors if evidence.source == PASTED and not error.echo][:MAX_BESIDE_DUMPS]
     blamed = {(process.rank, process.error) for process in evidence.processes if process.key in ruling.culprits}
     return [
         f"{error.file}:{error.line} also says: {error.of} {error.what}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from probes import limits
 
-LARGEST = 1 << 20  # bytes; a larger file is no source that a person wrote
+LARGEST_SOURCE = 1 << 20  # bytes; a larger file is no source that a person wrote
 _SHELL = re.compile(r"#!\s*\S*[/ ](bash|sh|zsh|dash|ksh)\b")
 _STATEMENTS = ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef
 
@@ -17,7 +17,7 @@ _STATEMENTS = ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef,
 def interpreter_of(path: Path) -> str:
     """The program that runs this file: python, or the shell of its first line. Empty if it is no source."""
     try:
-        if not path.is_file() or path.stat().st_size > LARGEST:
+        if not path.is_file() or path.stat().st_size > LARGEST_SOURCE:
             return ""
         text = limits.read_file(path).decode()
     except (OSError, UnicodeDecodeError):

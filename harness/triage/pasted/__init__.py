@@ -44,7 +44,7 @@ WANTED = (
 PASTES = "py-spy dump --pid PID | harness triage -"
 LACKS = "pasted stacks: one look without a time, and nothing of /proc, sockets, heartbeats or recorders"
 NO_MEMBERS = "the members of a group are not in a log: of ranks that wrote no line about a timeout nothing is known"
-MAX_RUNS = 3  # folders of torchrun that a note names
+MAX_RUN_FOLDERS = 3  # folders of torchrun that a note names
 SEVERAL = "lines about timeouts are of several incidents and were not used: give the lines of one"
 
 
@@ -251,7 +251,7 @@ def _last_attempts(files: Sequence[Path], skipped: list[str]) -> list[Path]:
             {f"{match['run']}/attempt_{last[match['run']]}" for file, match in attempts.items() if file in early}
         )
         skipped.append(
-            f"{len(early)} logs of earlier attempts of torchrun were not read: only {', '.join(runs[:MAX_RUNS])}"
+            f"{len(early)} logs of earlier attempts of torchrun were not read: only {', '.join(runs[:MAX_RUN_FOLDERS])}"
         )
     return [file for file in files if file not in early]
 

@@ -8,7 +8,7 @@ import re
 from harness.triage import wchan
 
 SIGN = "[<"
-MAX_PROCESSES = 1_000
+MAX_PROCESSES = 1_000  # of one paste; a job has some hundreds on a host
 _FILE = re.compile(r"/proc/(\d{1,10})(?:/task/\d{1,10})?/stack\b")
 _FRAME = re.compile(r"\[<[0-9a-fx]{1,18}>\] (?P<function>[\w.]{1,100})\+0x[0-9a-f]{1,8}/0x[0-9a-f]{1,8}")
 # Frames above the one that says what is waited for.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-MAX_HOLDERS = 4
+MAX_HOLDERS = 4  # processes on a device that a sentence names
 _HELD = re.compile(r"\b(?:Process (?P<pid>\d{1,10})|this process) has (?P<size>[\d.]{1,20} [KMG]iB) memory in use")
 FRAME = re.compile(r' +File "(?P<file>[^"]{1,500})", line \d{1,7}, in (?P<function>\S.{0,200})')
 

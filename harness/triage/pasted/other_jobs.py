@@ -12,7 +12,7 @@ from harness.triage.flight.model import Comparison
 # A log may have the time of any zone, and a job may stand for some hours before somebody ends it.
 APART_S = 26 * 3600.0
 DAY_S, YEAR_DAYS = 86_400, 365
-MAX_NOTES = 3
+MAX_NOTES = 3  # lines on other jobs, of which more are not read
 
 
 def of_one_job(evidence: Evidence, comparison: Comparison | None) -> Evidence:
