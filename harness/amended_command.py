@@ -94,9 +94,8 @@ def amended_by_all(words: Sequence[str], changes: Sequence[tuple[str, str]]) -> 
             return f"{change} in place of {instead}{comment}{note}" if change else f"leave {instead} out{comment}{note}"
         words = changed_words
         notes += filter(None, [note])
-    command = shlex.join(["harness", *redaction.arguments(words)])
-    comment = COMMENT + "; ".join(dict.fromkeys(notes)) if notes else ""
-    return f"{before}{command}{comment}"
+    notes = list(dict.fromkeys(notes))
+    return before + shlex.join(["harness", *redaction.arguments(words)]) + (COMMENT + "; ".join(notes) if notes else "")
 
 
 def _changed(words: Sequence[str], new_words: list[str], instead: str) -> list[str] | None:

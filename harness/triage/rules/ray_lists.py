@@ -12,7 +12,7 @@ from harness.triage.rules.resources import amounts
 from harness.triage.rules.ruling import Case, Ruling, brief
 from harness.triage.rules.standing import MAX_LINES
 
-MAX_FACT_WORDS = 16  # of the first fact in the headline
+FACT_WORDS = 16  # of the first fact in the headline
 _INCOMPLETE = frozenset({"PENDING", "PREPARED", "RESCHEDULING"})  # states of a placement group
 _PLURAL = {"waits": "wait", "restarts": "restart", "has": "have"}
 NODE, ACTOR = "for a node", "for its actor"
@@ -45,11 +45,11 @@ def pasted(case: Case) -> Ruling | None:
     if beside is not None and not (waiting or asked or lacking):
         return None
     facts = [*lacking, *waiting, *asked]
-    is_cut = bool(facts) and len(facts[0].split()) > MAX_FACT_WORDS
+    is_cut = bool(facts) and len(facts[0].split()) > FACT_WORDS
     counts = [*_counts(evidence.ray_actors, "actor"), *_counts(evidence.ray_tasks, "task")]
     return Ruling(
         "INSUFFICIENT",
-        f"Ray: {brief(facts[0], MAX_FACT_WORDS)}" if facts else "Ray: no actor or task waits for a node or its arguments",
+        f"Ray: {brief(facts[0], FACT_WORDS)}" if facts else "Ray: no actor or task waits for a node or its arguments",
         evidence=(*facts[0 if is_cut else 1 : MAX_LINES], *counts[:MAX_LINES], *(beside.evidence if beside else ())),
         missing=("for how long they wait, and who waits for them: Ray's lists have no ages",),
         next=(
