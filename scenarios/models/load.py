@@ -23,6 +23,7 @@ from transformers import (
 
 from probes.errors import AddressedError
 from scenarios.models import builtin
+from scenarios.models.attention import attention_of
 from scenarios.models.quiet import quiet
 from scenarios.models.wide import widen
 from scenarios.settings import BUILTIN
@@ -159,7 +160,9 @@ def _pretrained(kind: Any, path: Path | str, dtype: str, device: str, what: str)
     directory = _directory(str(path), "model")
     try:
         with _LOADING, quiet():
-            model, info = kind.from_pretrained(directory, dtype=getattr(torch, dtype), output_loading_info=True)
+            model, info = kind.from_pretrained(
+                directory, dtype=getattr(torch, dtype), output_loading_info=True, **attention_of(directory)
+            )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ModelError(f"{path}: cannot be loaded as {what}: {_first_line(error)}", fix=MODEL) from error
     missing = sorted(info["missing_keys"])

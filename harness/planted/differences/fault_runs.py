@@ -91,25 +91,35 @@ def outcomes(
     """Run each fault that these two engines can have, judge it, and let live interventions prove its causes.
 
     The recordings stay under `out`, in a folder per fault. Faults that do not change an engine use warm engines,
-    unless `options` say `cold`.
+    unless `options` say `cold`. Learner and engines load their model when they start, so each model has its own.
     """
-    pair = (baseline, candidate)
-    plans = planned(faults, pair)
-    if not plans:
-        return
-    options = options or LaunchOptions()
+    for model in dict.fromkeys(fault.model for fault in faults):
+        of_model = [fault for fault in faults if fault.model == model]
+        changed = config.changed(scenario, [f"model.path={model}"]) if model else scenario
+        if plans := planned(of_model, (baseline, candidate)):
+            yield from _on_one_model(plans, (baseline, candidate), changed, out, options or LaunchOptions())
+
+
+def _on_one_model(
+    plans: list[tuple[Pair, list[tuple[tuple[str, ...], list[Fault]]]]],
+    pair: Pair,
+    scenario: Scenario,
+    out: Path,
+    options: LaunchOptions,
+) -> Iterator[Outcome]:
+    """Run planned faults of one model, on one cluster."""
     for backend in pair:
         preflight(scenario, backend)
     baseline_side, candidate_side = (
         Side(name, backend, environment_for(backend, scenario, say=options.say), scenario, out / name, READY)
-        for name, backend in (("baseline", baseline), ("candidate", candidate))
+        for name, backend in zip(("baseline", "candidate"), pair, strict=True)
     )
     chosen = [fault for _, groups in plans for _, group in groups for fault in group]
     with cluster_for([baseline_side, candidate_side], options, refused=inside_engines(chosen)) as (cluster, warm):
         experiment = Experiment(
             cluster, [baseline_side, candidate_side], progress=options.progress, device=options.device, warm=warm
         )
-        experiment.begin(spare=_spare(faults, scenario))
+        experiment.begin(spare=_spare(chosen, scenario))
         for number, (engines, groups) in enumerate(plans):
             if number:
                 experiment.exchange()

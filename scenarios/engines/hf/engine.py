@@ -35,6 +35,7 @@ from scenarios.engines.mapping import Mapped, ParameterMap, map_engine, map_samp
 from scenarios.engines.sampling import filtered, ids_of
 from scenarios.engines.sync import digest, join, receive
 from scenarios.models import saved
+from scenarios.models.attention import attention_of
 from scenarios.models.wide import widen
 from scenarios.settings import Mode, Sampling, Scenario
 
@@ -98,7 +99,7 @@ class HFEngine:
 
     def _loaded(self, path: str, dtype: str) -> Any:
         wanted = dtype if dtype == "auto" else getattr(torch, dtype)
-        return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=wanted)
+        return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=wanted, **attention_of(path))
 
     @property
     def model(self) -> Any:

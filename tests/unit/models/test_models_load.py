@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from ppo_support import random_models
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from scenarios import models
 from scenarios.models import ModelError
+from scenarios.models.saved import widen
 
 pytestmark = pytest.mark.slow  # it imports Transformers, which takes 2 s
 
@@ -90,3 +91,27 @@ def test_values_are_the_head_on_the_policy_s_trunk(paths: dict[str, str]) -> Non
     value = models.load_value(paths["policy"], seed=0)
     hidden = models.load_policy(paths["policy"]).model(input_ids=ids).last_hidden_state
     torch.testing.assert_close(value(input_ids=ids), (hidden @ value.head.weight[0]))
+
+
+@pytest.mark.parametrize(("cap", "attention"), [(2.0, "eager"), (None, "sdpa")])
+def test_attention_with_a_soft_cap_is_computed_with_it(cap: float | None, attention: str, tmp_path: Path) -> None:
+    """PyTorch's kernels leave it out, also where a model in half precision is computed in float32 again."""
+    config = AutoConfig.for_model(
+        "gemma2", hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, head_dim=16,
+        num_key_value_heads=2, vocab_size=64, sliding_window=8, attn_logit_softcapping=cap,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    with torch.no_grad():
+        for weights in (loaded := models.load_policy(tmp_path)).parameters():
+            weights.mul_(20)
+    loaded.save_pretrained(tmp_path)
+    ids = torch.arange(12)[None]
+    right = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager").float().eval()
+    with torch.no_grad():
+        expected = right(ids).logits
+        for dtype in ("float32", "bfloat16"):
+            model = models.load_policy(tmp_path, dtype=dtype)
+            assert model.config._attn_implementation == attention
+            assert widen(model, torch.float32).config._attn_implementation == attention
+        torch.testing.assert_close(models.load_policy(tmp_path)(ids).logits, expected)
