@@ -166,7 +166,7 @@ def watch(
                 else:
                     dog = watchdog(directory, (child.pid,), stall_s, say=say, limits=options.limits)
                     dog.on_verdict, dog.ends = options.on_verdict, on_stall == "end"
-                    dog.ended_as_meant = lambda: child.poll() == 0 or (passed.ending and child.returncode is not None)
+                    dog.ended_as_meant = lambda: _ended_as_meant(child, passed)
                     dog.slowness = Slowness() if options.slow else None
                     code = _Follower(child, dog, passed, on_stall, options.show).serve(serving)
         finally:
@@ -187,6 +187,12 @@ def watch(
     kept = out is not None or (dog is not None and bool(dog.retention)) or child.poll() is None
     _remove(None if kept else directory, folder if child.poll() is not None else None)
     return WatchResult(code, dog.verdict if dog is not None else None, directory if kept else None, last_words, death)
+
+
+def _ended_as_meant(child: subprocess.Popen[bytes], passed: Passing) -> bool:
+    """Whether the command has ended with 0, or after a signal that asked it to."""
+    code = child.poll()
+    return code == 0 or (code is not None and passed.ending)
 
 
 def _tell_kills(kills: int, say: Callable[[str], None]) -> None:

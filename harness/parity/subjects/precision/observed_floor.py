@@ -47,9 +47,9 @@ CAP_TF32 = 0.05
 EPSILON = 2.0**-23  # spacing of float32 at 1
 # How an engine is asked again to be held against itself: name in a recording -> in words.
 VARIANTS = {"batch": "in other batches", "order": "in another order", "prefill": "by prefill in place of decoding"}
-# Tokens of which one may lie beyond the cap in float32. On the built-in policy after five PPO steps the number of tokens
-# beyond x nats fell as 1/x: of 24,075 that SGLang and its learner scored 15 were beyond 5e-6, 6 beyond 1e-5, one at 1.2e-4;
-# float64 lay between the two. So one in about 40,000 exceeds the cap by rounding alone, 0.12 in as many tokens as this.
+# Tokens of which one may lie beyond the cap in float32. On the built-in policy after five PPO steps the number of
+# tokens beyond x nats fell as 1/x: of 24,075 that SGLang and its learner scored 15 were beyond 5e-6, 6 beyond 1e-5, and
+# one at 1.2e-4, with float64 between the two. So one in about 40,000 exceeds the cap by rounding alone.
 TAIL_TOKENS = 4_724
 MINIMUM_TOKENS = 64  # fewer tokens say nothing about an extreme value
 HEADROOM = 10.0  # times the floor: see `Tolerance.value`
