@@ -47,8 +47,9 @@ def _proposed(path: Sequence[str], name: str, values: Mapping[str, str]) -> str:
         return first_scenario()
     if [*path] != ["parity"]:
         return ""
-    engines = ("vllm", "sglang")
-    return next(engine for engine in engines if engine not in values.values())
+    from scenarios.engines import registry
+
+    return next((engine for engine in registry.names(embedded=False) if engine not in values.values()), "")
 
 
 def _sorted_out(command: Any, words: Sequence[str]) -> tuple[dict[str, str], list[str], list[str], tuple[str, ...]]:
