@@ -59,9 +59,10 @@ ARCHITECTURES = {
         "gemma2",
         {
             "tie_word_embeddings": True,
+            "hidden_act": "gelu_pytorch_tanh",  # which published checkpoints name as well, and SGLang reads
             "query_pre_attn_scalar": 32,
             "final_logit_softcapping": 8.0,
-            "attn_logit_softcapping": 20.0,
+            "attn_logit_softcapping": None,  # SGLang's attention for CPUs has none: see docs/measurements
             "sliding_window": 64,
         },
         without=TIED,
