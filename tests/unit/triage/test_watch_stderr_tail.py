@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +103,13 @@ def test_words_of_what_is_no_python(script: str, words: str) -> None:
     assert words in said and bool(said) is bool(words)
 
 
+def test_a_command_that_has_ended_before_its_words_are_read_has_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "PROGRAM", f"import time; time.sleep(1)\n{PROGRAM}")
+    reader, writer = os.pipe()
+    assert ran(["bash", "-c", "echo 'RuntimeError: early' >&2; exit 1"], writer) == "RuntimeError: early"
+    os.close(writer), os.close(reader)
+
+
 def test_a_daemon_that_holds_it_open_delays_nobody_and_goes_on_writing() -> None:
     reader, writer = os.pipe()
     gate, opened = os.pipe()
@@ -122,8 +130,11 @@ def test_what_is_kept_is_bounded(tmp_path: Path) -> None:
     file = tmp_path / "words"
     file.touch()
     filled = b"x" * 99 + b"\n"
-    subprocess.run([sys.executable, "-I", "-S", "-c", PROGRAM, str(file), str(KEPT)], input=filled * 50_000 + b"END",
-                   stdout=subprocess.DEVNULL, check=True)  # fmt: skip
+    ours, its_end = socket.socketpair()
+    with ours, its_end:
+        subprocess.run([sys.executable, "-I", "-S", "-c", PROGRAM, str(file), str(KEPT), str(its_end.fileno())],
+                       input=filled * 50_000 + b"END", stdout=subprocess.DEVNULL, check=True,
+                       pass_fds=(its_end.fileno(),))  # fmt: skip
     assert file.read_bytes().endswith(b"END") and file.stat().st_size <= 2 * KEPT + (1 << 16)
 
 
