@@ -89,8 +89,8 @@ def larger(values: np.ndarray) -> np.ndarray:
         ("reward", larger, [What.ALTERED]),
         ("value", exchanged_pair, [What.EXCHANGED]),
         ("value", larger, [What.ALTERED]),
-        ("actor_logprob", exchanged_pair, [What.EXCHANGED]),
-        ("actor_logprob", larger, []),  # scored again and compared elsewhere
+        ("actor_logprob", exchanged_pair, []),  # scored again and compared elsewhere
+        ("actor_logprob", larger, []),
     ],
 )
 def test_an_experience_that_holds_other_numbers_than_were_answered(

@@ -256,14 +256,15 @@ def _joined_order(values: list[np.ndarray], digests: list[str]) -> tuple[int, ..
 def _other_numbers(role: str, step: int, shares: Mapping[int, Share], values: list[np.ndarray]) -> Iterator[RankFault]:
     """Say whether numbers that no order of the ranks gives are those of other samples, or none that were answered.
 
-    The sorted numbers tell it.
+    The sorted numbers tell it. Nothing is said of the actor: its log-probabilities are scored again and compared, and
+    the causes of the learner tell numbers of other samples from numbers of other tokens.
     """
+    if role == "actor":
+        return
     parts = zip(values, shares.values(), strict=True)
     what, how = What.ALTERED, "are not its answers"
     if all(weights.digest(np.sort(part)) == share.sorted_digest for part, share in parts):
         what, how = What.EXCHANGED, "are its answers, and stand with other samples"
-    elif role == "actor":
-        return  # its log-probabilities are scored again and compared: the causes of the learner say what is wrong
     yield RankFault(what, role, (), (step,), f"in step {step} the numbers of the {role} in the experience {how}")
 
 
