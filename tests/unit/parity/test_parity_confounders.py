@@ -77,6 +77,34 @@ def test_another_cut_of_the_batch_is_held_to_the_gradient_of_the_update_that_par
     assert [one.name for one in found.confounders] == ([] if step == 5 else ["ppo.micro_batch_size"])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sizes", "factor", "verdict", "confounders"),
+    [
+        ((4, 4), 1 + 2e-7, "DIVERGENT", []),
+        ((3, 5), 1 + 2e-7, "CONFOUNDED", ["micro-batches of the learner"]),
+        ((4, 3), 1 + 2e-7, "DIVERGENT", []),  # other samples, and no other cut of the same ones
+        ((3, 5), 0.97, "DIVERGENT", ["micro-batches of the learner"]),
+    ],
+)
+def test_micro_batches_that_no_setting_tells(
+    tmp_path: Path, sizes: tuple[int, ...], factor: float, verdict: str, confounders: list[str]
+) -> None:
+    baseline, candidate = make("baseline", native=False), make("candidate", native=False)
+    next(candidate.events("learner", step=3))["critic"] = "0" * 32
+    for recording, batches, by in ((baseline, (4, 4), 1.0), (candidate, sizes, factor)):
+        for size in batches:
+            recording.logs["actor"].event("shapes", step=3, phase="actor_forward", tensors={}, samples=size)
+        for event in recording.events("learner"):
+            event["norms"] = {"actor": [0.5, 0.4], "critic": [0.25 * by, 0.2]}
+    found = put(tmp_path, baseline, candidate)
+    assert found.verdict == verdict, found.reason
+    assert [confounder.name for confounder in found.confounders] == confounders
+    named = [cause.name for cause in found.causes]
+    assert named == (["TRAINER(size of micro-batches in the loss)"] if factor == 0.97 else
+                     ["UNEXPLAINED"] if verdict == "DIVERGENT" else [])  # fmt: skip
+
+
 def test_other_data_of_runs_that_do_not_train_is_a_confounder_in_any_step(tmp_path: Path) -> None:
     baseline, candidate = sides(changed(train=False))
     baseline.manifest["scenario"]["train"] = False

@@ -15,7 +15,7 @@ from harness.parity.subjects.learner.observed_experience import ROUNDINGS, SPACI
 from harness.parity.subjects.learner.observed_learners import OtherDivisor
 from harness.parity.subjects.ranks.observed import Updates
 from harness.parity.subjects.ranks.observed_faults import What
-from harness.parity.subjects.recording.observed_confounders import CUTS, DEALING
+from harness.parity.subjects.recording.observed_confounders import CUTS, DEALING, MICRO_BATCHES
 from harness.parity.subjects.recording.observed_missing_steps import BATCH, CRITIC, LOSSES, NORMS
 from harness.recordings.store import Recording
 from probes.format import number
@@ -37,6 +37,7 @@ SPREAD = 4  # times that difference: ranks whose factors differ by more have fac
 _IN_THE_LOSS = {
     "ppo.world_size": What.DIVISOR,
     "ppo.micro_batch_size": "size of micro-batches in the loss",
+    MICRO_BATCHES: "size of micro-batches in the loss",
     "ppo.packing": "packing in the loss",
     DEALING: "samples of the ranks in the loss",
 }

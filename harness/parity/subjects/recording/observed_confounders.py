@@ -18,6 +18,7 @@ from harness.recordings.records.learner_update import DIGESTED, NOTHING_LEARNED,
 from harness.recordings.records.process_start import ProcessEnvironment, ProcessStart
 from harness.recordings.records.weight_sync import LEARNER
 from harness.recordings.store import Recording
+from probes.format import number, whole
 from reports.model import Finding
 from scenarios.engines import registry
 
@@ -49,7 +50,8 @@ _SECTIONS: dict[str, Scope] = {"ppo": "train", "prompts": "prompts", "framework"
 _HARMLESS = {"ppo.checkpoint_every"}
 # Settings that cut a batch otherwise for the same sums. They change rounding, unless the cuts coincide.
 DEALING = "samples of the ranks"
-CUTS = {"ppo.world_size", "ppo.packing", "ppo.micro_batch_size", DEALING}
+MICRO_BATCHES = "micro-batches of the learner"
+CUTS = {"ppo.world_size", "ppo.packing", "ppo.micro_batch_size", DEALING, MICRO_BATCHES}
 # Packages installed beside the learner that have no part in its numbers, in addition to those of the engines, which run
 # in their own environments.
 _WITHOUT_NUMBERS = {
@@ -75,13 +77,16 @@ class Confounder:
 def find(baseline: Recording, candidate: Recording, ranks: tuple[Ranks, Ranks]) -> list[Confounder]:
     """Return every confounder, in the order framework, configuration, environment, weights, data, ranks."""
     parted = _parted(baseline, candidate)
+    configured = list(_configuration(baseline, candidate, parted))
+    is_cut_as_configured = any(confounder.finding.name in CUTS for confounder in configured)
     return [
         *_framework(baseline, candidate),
-        *_configuration(baseline, candidate, parted),
+        *configured,
         *_environment(baseline, candidate),
         *_initial_weights(baseline, candidate),
         *_data(baseline, candidate),
         *([] if parted == math.inf else _dealing(*ranks)),
+        *([] if parted == math.inf or is_cut_as_configured else _micro_batches(baseline, candidate, int(parted))),
     ]
 
 
@@ -128,7 +133,7 @@ def _configuration(baseline: Recording, candidate: Recording, parted: float) -> 
         if scope is None or key in harmless:
             continue
         summary = f"{key} is {baseline_value!r} in the baseline and {candidate_value!r} in the candidate"
-        first = int(parted) + 1 if key in CUTS and _gradients_recorded(baseline, candidate, parted) else 0
+        first = _first_unequal_step(baseline, candidate, parted) if key in CUTS else 0
         details = {"baseline": baseline_value, "candidate": candidate_value}
         yield Confounder(Finding(key, summary, details=details), scope, first)
 
@@ -150,6 +155,12 @@ def _parted(baseline: Recording, candidate: Recording) -> float:
 
 def _gradients_recorded(baseline: Recording, candidate: Recording, step: float) -> bool:
     return all(updates.get(int(step), NOTHING_LEARNED).norms for updates in Weights(baseline, candidate).updates)
+
+
+def _first_unequal_step(baseline: Recording, candidate: Recording, parted: float) -> int:
+    """Return the first step from which another cut of the batch confounds: after `parted` if its gradients can be
+    compared."""
+    return int(parted) + 1 if _gradients_recorded(baseline, candidate, parted) else 0
 
 
 def learner_packages(recording: Recording) -> dict[str, str]:
@@ -366,6 +377,35 @@ def _dealing(baseline: Ranks, candidate: Ranks) -> Iterator[Confounder]:
         }
         yield Confounder(Finding(DEALING, summary, where="learner", details=details), "train", step)
         return
+
+
+def _micro_batches(baseline: Recording, candidate: Recording, parted: int) -> Iterator[Confounder]:
+    """Find a learner that cuts the batch of the step `parted` into other micro-batches, though no setting says so.
+
+    Only jobs of the reference scenario are compared, which take the samples by their numbers. Those of a framework take
+    them as engines finish them, and may size each micro-batch by its tokens.
+    """
+    if any(recording.records.manifest.framework for recording in (baseline, candidate)):
+        return
+    batches = [_forward_batches(recording, parted) for recording in (baseline, candidate)]
+    shares = [{rank: sum(sizes) for rank, sizes in by_rank.items()} for by_rank in batches]
+    if batches[0] == batches[1] or shares[0] != shares[1]:
+        return
+    counts = [sum(map(len, by_rank.values())) for by_rank in batches]
+    summary = f"in step {parted} the actor scores the same samples in {counts[0]} micro-batches in the baseline and in "
+    summary += f"{counts[1]} in the candidate: sums round differently"
+    details = dict(zip(("baseline", "candidate"), counts, strict=True))
+    first = _first_unequal_step(baseline, candidate, parted)
+    yield Confounder(Finding(MICRO_BATCHES, summary, where="learner", details=details), "experience", first)
+
+
+def _forward_batches(recording: Recording, step: int) -> dict[int, list[float]]:
+    """Return rank -> the number of samples of each micro-batch of the actor's forward pass, in ascending order."""
+    by_rank: dict[int, list[float]] = {}
+    for event in recording.labelled("shapes", "actor_forward"):
+        if event.get("step") == step:
+            by_rank.setdefault(whole(event.get("rank"), 0), []).append(number(event.get("samples"), 0))
+    return {rank: sorted(sizes) for rank, sizes in by_rank.items()}
 
 
 def _same_batches(baseline: Shares, candidate: Shares) -> bool:
