@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence_builder import EvidenceBuilder
 from harness.parity.subjects.engines.observed_lifecycle import lifecycle
+from harness.parity.subjects.learner.observed_roles import role_faults
 from harness.parity.subjects.ranks.observed_faults import rank_faults
 from reports.model import place_of_step
 
@@ -12,7 +13,7 @@ from reports.model import place_of_step
 def note_own_faults(e: EvidenceBuilder) -> None:
     """Note wrong calls of sleeping engines, and faults of the learner's ranks."""
     for side in e.sides:
-        side.rank_faults = rank_faults(side.ranks)
+        side.rank_faults = (*rank_faults(side.ranks), *role_faults(side.ranks))
         versions = {step: version for version, steps in side.versions.items() for step in steps}
         side.lifecycle = lifecycle(side.recording, versions)
         for fault in side.rank_faults:

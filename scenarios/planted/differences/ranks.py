@@ -6,6 +6,7 @@ it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -113,3 +114,15 @@ def revision(role: Any, settings: Mapping[str, Any]) -> None:
     parameter = role.model.get_parameter(settings["name"])
     with torch.no_grad():
         parameter.copy_(altered(parameter, "revision"))
+
+
+def cut_prompts(role: Any, settings: Mapping[str, Any]) -> None:
+    """Let the role see the last `kept` ids of each prompt, until it loads another model."""
+    model, make = role.model, role._batch
+
+    def batch(samples: list[Any], dtype: torch.dtype) -> Any:
+        if role.model is model:
+            samples = [dataclasses.replace(sample, prompt=sample.prompt[-settings["kept"] :]) for sample in samples]
+        return make(samples, dtype)
+
+    role._batch = batch

@@ -90,6 +90,8 @@ TRAINER: dict[str, Shape] = {
     "divisor": ("times ranks", "own", "unsaid", "mean of means", "mean of micro-batches"),
     "advantages": ("per rank",),
     "exchanged": ("reward", "reference", "critic"),
+    "cut_prompts": int,
+    "reference": ("follows",),
     "joined_engines": int,
     "leak": {"mib": NUMBER, "until": int},
     "update": {"skipped": int, "own": str, "lost": str},

@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from scenarios.planted.differences.responses import numbered
@@ -51,7 +52,9 @@ class TrainerPlants(Hooks):
     a loss is divided by: `times ranks`, or its rank's `own` tokens; `unsaid`: as `times ranks`, without a record;
     `mean of means`: ranks times the rank's own tokens, without a record; `mean of micro-batches`: micro-batches times
     their own tokens, without a record. advantages: normalised `per rank`. exchanged: the role whose answers are
-    gathered in the reverse order of its ranks; where it has one rank, of its samples.
+    gathered in the reverse order of its ranks; where it has one rank, of its samples. cut_prompts: the actor scores and
+    trains on the last so many ids of each prompt. reference: `follows`: the actor's log-probabilities serve as the
+    reference's.
 
     joined_engines: the answers of this many engines are joined engine by engine and numbered by their position. leak:
     see `memory.leak`; of the actor's rank `rank`.
@@ -78,8 +81,15 @@ class TrainerPlants(Hooks):
     divisor: str = ""
     advantages: str = ""
     exchanged: str = ""
+    cut_prompts: int = 0
+    reference: str = ""
     joined_engines: int = 0
     leak: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def _actor(self) -> list[Any]:
+        """The actor's log-probabilities of the present step."""
+        return []
 
     def sleeps(self, step: int) -> bool:
         return step not in self.awake_in
@@ -111,6 +121,8 @@ class TrainerPlants(Hooks):
         return rewards * [reason != self.unrewarded for reason in finish]
 
     def inside(self, role: str, rank: int) -> Injection | None:
+        if role == "actor" and self.cut_prompts:
+            return Injection(f"{RANKS}:cut_prompts", {"kept": self.cut_prompts})
         if rank == self.rank and role == "actor" and self.update:
             return Injection(f"{RANKS}:update", self.update)
         if rank == self.rank and role == "actor" and self.leak:
@@ -135,6 +147,8 @@ class TrainerPlants(Hooks):
         return {"times ranks": tokens * ranks, "own": rank_tokens}.get(self.divisor, tokens)
 
     def gathered(self, role: str, parts: list[Any]) -> list[Any]:
+        if role == "reference" and self.reference == "follows":
+            return list(self._actor)
         if role != self.exchanged:
             return super().gathered(role, parts)
         return super().gathered(role, parts[::-1] if len(parts) > 1 else [part[::-1] for part in parts])
@@ -160,6 +174,7 @@ class TrainerPlants(Hooks):
 
     def logprobs(self, rows: list[Any], samples: Sequence[Sample], step: int) -> list[Any]:
         """Return what the trainer uses as the actor's log-probabilities (arrays, one for each of `samples`)."""
+        self._actor[:] = rows
         if step < self.first_step or (self.scale == 1.0 and not self.shift and not self.pads):
             return rows
         import numpy as np

@@ -14,6 +14,7 @@ from recordings import TENSORS, FrameRecord, Jagged, Recording, causes, check, m
 
 from harness.errors import HarnessError
 from harness.parity.runs.recording import check_ranks
+from harness.parity.subjects.learner.observed_roles import role_faults
 from harness.parity.subjects.ranks.observed import Ranks, Updates
 from harness.parity.subjects.ranks.observed_faults import What, _orders, dealt, divided, rank_faults, summed
 from harness.recordings.store import Recording as Stored
@@ -486,3 +487,44 @@ def test_a_single_run_whose_ranks_part_ends_in_an_error(tmp_path: Path) -> None:
         own.fields["digest"] = "0" * 32
     with pytest.raises(HarnessError, match="the actor's ranks hold other weights; the run was recorded in"):
         check_ranks(candidate.write(tmp_path / "parted"))
+
+
+def scored(made: Recording, step: int, role: str, samples: int, tokens: int) -> None:
+    made.logs[role].event("shapes", step=step, phase=f"{role}_forward", tensors={}, samples=samples, real_tokens=tokens)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fewer_samples", "fewer_tokens", "faults"),
+    [(0, 0, []), (0, 3, [(What.TOKENS, "actor", (FROM,))]), (1, 3, [])],  # the last: its recording was cut short
+)
+def test_a_role_that_scores_other_tokens_than_the_prompts_and_responses_have(
+    tmp_path: Path, fewer_samples: int, fewer_tokens: int, faults: list[Any]
+) -> None:
+    made = run("candidate", 1)
+    whole = next(made.events("shapes", phase="experience", step=FROM))
+    samples, tokens = whole["samples"] - fewer_samples, whole["real_tokens"] - fewer_tokens
+    scored(made, FROM, "actor", 1, 9)
+    scored(made, FROM, "actor", samples - 1, tokens - 9)
+    scored(made, FROM, "reference", whole["samples"], whole["real_tokens"])
+    found = role_faults(Ranks(Stored(made.write(tmp_path / "run"))))
+    assert [(fault.what, fault.role, fault.steps) for fault in found] == faults
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("step", "tokens", "faults"),
+    [(FROM, 500, [(What.FOLLOWED, "reference", (FROM,))]), (FROM, 50, []), (0, 500, [])],
+)
+def test_a_reference_that_answers_as_the_trained_actor_does(
+    tmp_path: Path, step: int, tokens: int, faults: list[Any]
+) -> None:
+    made = run("candidate")
+    answers = (made.events("share", phase=f"{role}_forward", step=step) for role in ("actor", "reference"))
+    for actor, reference in zip(*answers, strict=True):
+        reference |= {"digest": actor["digest"], "sorted": actor["sorted"]}
+    whole = next(made.events("shapes", phase="experience", step=step))
+    whole["real_tokens"] = tokens
+    scored(made, step, "actor", whole["samples"], tokens)
+    found = role_faults(Ranks(Stored(made.write(tmp_path / "run"))))
+    assert [(fault.what, fault.role, fault.steps) for fault in found] == faults

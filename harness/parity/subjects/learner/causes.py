@@ -32,6 +32,8 @@ _WORDS = {
     What.EXCHANGED: "the answers of a role of the {side} stand with other samples",
     What.ALTERED: "the answers of a role of the {side} were changed before the experience was made of them",
     What.ADVANTAGES: "the {side}'s advantages are normalised over each rank's samples",
+    What.TOKENS: "the {side}'s {role} scores other tokens than prompts and responses have",
+    What.FOLLOWED: "the {side}'s reference model follows the policy",
 }
 
 _LOGPROBS = ("actor_logprob", "kl", "return")  # what a wrong log-probability changes in its own sample
@@ -99,19 +101,22 @@ def _explained(e: Evidence, side: Side, what: What, faults: list[RankFault]) -> 
         who = f"rank {' and '.join(map(str, sorted(blamed)))} alone did something else than in the other run"
         evidence += f"; {who}" if blamed else ""
     who = f", rank {' and '.join(map(str, sorted(blamed)))} of {side.ranks.world}" if blamed else ""
+    roles = sorted({fault.role for fault in faults})
     details = {
         "side": side.name,
         "ranks": sorted(blamed),
-        "roles": sorted({fault.role for fault in faults}),
+        "roles": roles,
         "steps": steps,
     }
-    summary = f"{_WORDS[what].format(side=side.name)}{who} {when(e, steps)}"
+    summary = f"{_WORDS[what].format(side=side.name, role=' and '.join(roles))}{who} {when(e, steps)}"
     apart = what in (What.GRADIENT, What.UPDATE, What.APART)  # such ranks score with other weights than those sent
     not_explained = {kind: _not_of_others(side) for kind in keys(SCORED, side.name)} if apart else {}
-    of_side = keys((Kind.RANKS, Kind.APPLIED_LOSS), side.name)
+    # All that is measured with log-probabilities of other tokens is wrong.
+    misscored = what is What.TOKENS and "actor" in roles
+    of_side = keys((Kind.RANKS, Kind.APPLIED_LOSS, *(SCORED if misscored else ())), side.name)
     return Explanation(
         Cause.of(TRAINER.key(what), "trainer", summary, evidence, details),
-        (*of_side, *MADE, *not_explained, *((Kind.TRAINER_DRIFT.of(),) if apart else ())),
+        (*of_side, *MADE, *not_explained, *((Kind.TRAINER_DRIFT.of(),) if apart or misscored else ())),
         from_step(steps[0]),
         not_explained=not_explained,
     )
@@ -242,7 +247,7 @@ TRAINER = CauseFamily(
     meaning="the learner computes something else: in its ranks, its loss or its log-probabilities",
     fix="look at the trainer's code and settings: the rollouts are not the cause",
     details={
-        **{what: words.format(side="learner") for what, words in _WORDS.items()},
+        **{what: words.format(side="learner", role="actor") for what, words in _WORDS.items()},
         **{reading: f"the returns {lack}" for reading, lack in _LACK.items() if reading is not None},
         ANY_RETURNS: f"the returns {_LACK[None]}",
         ANY_LOSS: "the loss that was applied does not follow from the experience",

@@ -44,6 +44,8 @@ class What(StrEnum):
     EXCHANGED = "answers of other samples"
     ALTERED = "answers that were changed"
     ADVANTAGES = "advantages per rank"
+    TOKENS = "tokens that were scored"
+    FOLLOWED = "reference that follows the policy"
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,17 @@ class RankFault:
 
 def rank_faults(ranks: Ranks) -> tuple[RankFault, ...]:
     """Return a fault for each kind, role and set of ranks, with all its steps and the text of the first."""
-    faults: dict[tuple[What, str, tuple[int, ...]], RankFault] = {}
-    for fault in _faults(ranks):
+    return merged(_faults(ranks))
+
+
+def merged(faults: Iterable[RankFault]) -> tuple[RankFault, ...]:
+    """Return one fault for each kind, role and set of ranks, with all its steps and the text of the first."""
+    merged_faults: dict[tuple[What, str, tuple[int, ...]], RankFault] = {}
+    for fault in faults:
         key = (fault.what, fault.role, fault.ranks)
-        faults[key] = replace(faults[key], steps=(*faults[key].steps, *fault.steps)) if key in faults else fault
-    return tuple(faults.values())
+        earlier = merged_faults.get(key)
+        merged_faults[key] = replace(earlier, steps=(*earlier.steps, *fault.steps)) if earlier else fault
+    return tuple(merged_faults.values())
 
 
 def _faults(ranks: Ranks) -> Iterator[RankFault]:
@@ -233,7 +241,7 @@ def answered(role: str, step: int, shares: Mapping[int, Share], table: Table) ->
     values = [_values(column, [place[sample] for sample in share.samples]) for share in shares.values()]
     order = _joined_order(values, [share.digest for share in shares.values()])
     if order is None:
-        yield from _other_numbers(role, step, shares, values)
+        yield from _other_numbers(role, step, shares, values, _of_actor(role, table))
     elif order != tuple(range(len(shares))):
         ranks = ", ".join(str(list(shares)[at]) for at in order)
         text = f"in step {step} the answers of the {role}'s ranks were put together in the order {ranks}: samples "
@@ -253,8 +261,19 @@ def _joined_order(values: list[np.ndarray], digests: list[str]) -> tuple[int, ..
     return None
 
 
-def _other_numbers(role: str, step: int, shares: Mapping[int, Share], values: list[np.ndarray]) -> Iterator[RankFault]:
-    """Say whether numbers that no order of the ranks gives are those of other samples, or none that were answered.
+def _of_actor(role: str, table: Table) -> bool:
+    """Whether the reference's log-probabilities in the experience are the actor's."""
+    actor, reference = table.rows("actor_logprob"), table.rows("reference_logprob")
+    if role != "reference" or actor is None or reference is None:
+        return False
+    return np.array_equal(actor.values, reference.values)
+
+
+def _other_numbers(
+    role: str, step: int, shares: Mapping[int, Share], values: list[np.ndarray], of_actor: bool
+) -> Iterator[RankFault]:
+    """Say whether numbers that no order of the ranks gives are those of other samples, the actor's (`of_actor`), or
+    none that were answered.
 
     The sorted numbers tell it. Nothing is said of the actor: its log-probabilities are scored again and compared, and
     the causes of the learner tell numbers of other samples from numbers of other tokens.
@@ -265,6 +284,8 @@ def _other_numbers(role: str, step: int, shares: Mapping[int, Share], values: li
     what, how = What.ALTERED, "are not its answers"
     if all(weights.digest(np.sort(part)) == share.sorted_digest for part, share in parts):
         what, how = What.EXCHANGED, "are its answers, and stand with other samples"
+    elif of_actor:
+        what, how = What.FOLLOWED, "are not its answers, but the actor's"
     yield RankFault(what, role, (), (step,), f"in step {step} the numbers of the {role} in the experience {how}")
 
 

@@ -62,6 +62,20 @@ FAULTS = (
         party="trainer",
     ),
     Fault(
+        "trainer-cuts-prompts",
+        "the trainer's actor scores and trains on the last 40 ids of each prompt, of which the engine sees all",
+        trainer={"cut_prompts": 40},
+        causes=("TRAINER(tokens that were scored)",),
+        party="trainer",
+    ),
+    Fault(
+        "reference-follows-policy",
+        "the actor's log-probabilities serve as the reference's, so that the KL penalty is nothing",
+        trainer={"reference": "follows"},
+        causes=("TRAINER(reference that follows the policy)",),
+        party="trainer",
+    ),
+    Fault(
         "trainer-exchanges-rewards",
         "the trainer joins the reward model's answers with the samples in reverse order",
         trainer={"exchanged": "reward"},
