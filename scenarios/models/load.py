@@ -25,7 +25,7 @@ from probes.errors import AddressedError
 from scenarios.models import builtin
 from scenarios.models.attention import attention_of
 from scenarios.models.quiet import quiet
-from scenarios.models.wide import widen
+from scenarios.models.wide import multiply_in_float32
 from scenarios.settings import BUILTIN
 from scenarios.tiny import ANY_MODEL, BUILTIN_POLICIES, OPTIONS, PREFIX, no_such_model
 
@@ -103,7 +103,7 @@ def load_value(path: Path | str, *, seed: int, dtype: str = "float32", device: s
     """Return a value model on the trunk of the policy at `path`, its head drawn from `seed`. Raises ModelError."""
     trunk = _pretrained(AutoModel, path, dtype, device, "a language model")
     model = ValueModel(trunk, seed).to(device=device, dtype=getattr(torch, dtype)).eval()
-    widen(model, getattr(torch, dtype))
+    multiply_in_float32(model, getattr(torch, dtype))
     return model
 
 
@@ -168,7 +168,7 @@ def _pretrained(kind: Any, path: Path | str, dtype: str, device: str, what: str)
     missing = sorted(info["missing_keys"])
     if missing:  # Transformers would initialise them at random and only warn
         raise ModelError(f"{path}: is not {what}: its files hold no {', '.join(missing[:3])}", fix=MODEL)
-    widen(model, getattr(torch, dtype))
+    multiply_in_float32(model, getattr(torch, dtype))
     return model.to(device).eval()
 
 

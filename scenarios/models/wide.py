@@ -23,7 +23,7 @@ class Linear(nn.Linear):
         return functional.linear(input.float(), self.weight.float(), bias).to(self.weight.dtype)
 
 
-def widen(model: nn.Module, dtype: torch.dtype) -> None:
+def multiply_in_float32(model: nn.Module, dtype: torch.dtype) -> None:
     """Make the linear layers of a half-precision model compute in float32, where the CPU has no instructions for the
     type.
     """

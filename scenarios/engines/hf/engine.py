@@ -36,7 +36,7 @@ from scenarios.engines.sampling import filtered, ids_of
 from scenarios.engines.sync import digest, join, receive
 from scenarios.models import saved
 from scenarios.models.attention import attention_of
-from scenarios.models.wide import widen
+from scenarios.models.wide import multiply_in_float32
 from scenarios.settings import Mode, Sampling, Scenario
 
 SEED_BITS = 63  # of a seed that nobody gives: a recording's whole numbers are signed, of 64 bits
@@ -86,7 +86,7 @@ class HFEngine:
         self._arguments, self._described = map_engine(mapping, "hf", requested, parameters.engine, lambda _: {})
         dtype = str(self._arguments.get("dtype", "auto"))
         model = self._loaded(model_path, dtype)
-        widen(model, model.dtype)
+        multiply_in_float32(model, model.dtype)
         self._model = model.to(self._device).eval()
         self._model_ends = ids_of(self._model.generation_config.eos_token_id)
         self._defaults = self._model_defaults() if self._described["given"]["generation_config"] else {}

@@ -22,7 +22,7 @@ def model(dtype: torch.dtype) -> nn.Sequential:
 def test_values_and_gradients_are_those_of_the_type(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wide, "_has_instructions", lambda dtype: False)
     plain, changed, inputs = model(dtype), model(dtype), torch.randn(8, 64).to(dtype)
-    wide.widen(changed, dtype)
+    wide.multiply_in_float32(changed, dtype)
     assert type(changed[0]) is type(copy.deepcopy(changed)[2]) is wide.Linear
     assert changed.state_dict().keys() == plain.state_dict().keys()
     ulp = torch.finfo(dtype).eps
@@ -39,8 +39,8 @@ def test_float32_and_a_cpu_that_knows_the_type_are_left_alone(monkeypatch: pytes
     monkeypatch.setattr(wide, "_has_instructions", lambda dtype: dtype == torch.bfloat16)
     for dtype in (torch.float32, torch.bfloat16):
         made = model(dtype)
-        wide.widen(made, dtype)
+        wide.multiply_in_float32(made, dtype)
         assert type(made[0]) is nn.Linear
     made = model(torch.float32)
-    wide.widen(made, torch.float16)
+    wide.multiply_in_float32(made, torch.float16)
     assert torch.equal(made(torch.ones(1, 64)), model(torch.float32)(torch.ones(1, 64)))  # a copy that was made float32
