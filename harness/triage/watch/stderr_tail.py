@@ -39,7 +39,7 @@ try:
     late = os.open(sys.argv[1] + "{LATE}", os.O_WRONLY)
 except OSError:  # nothing is said of the times, and everything is passed on
     late = -1
-harness = int(sys.argv[3])  # the socket; -1 once it is closed
+harness = int(sys.argv[3])  # the socket; -1 for none, or once it is closed
 size = 0
 parts = []  # when each part of the last seconds came, and the byte at which it begins
 def answer():

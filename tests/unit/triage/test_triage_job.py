@@ -119,7 +119,7 @@ def test_ranks_without_a_common_parent_are_found_by_where_they_meet(start: Start
 
 WATCH = """
 import subprocess, sys
-reader = subprocess.Popen([sys.executable, "-I", "-S", "-c", PROGRAM, FILE, "9"], stdin=subprocess.PIPE)
+reader = subprocess.Popen([sys.executable, "-I", "-S", "-c", PROGRAM, FILE, "9", "-1"], stdin=subprocess.PIPE)
 subprocess.Popen(["sleep", "3003"])
 reader.wait()
 """
