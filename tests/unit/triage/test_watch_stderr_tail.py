@@ -128,9 +128,9 @@ def test_a_daemon_that_holds_it_open_delays_nobody_and_goes_on_writing() -> None
 def test_what_is_kept_is_bounded(tmp_path: Path) -> None:
     file = tmp_path / "words"
     file.touch()
-    filled = b"x" * 99 + b"\n"
-    subprocess.run([sys.executable, "-I", "-S", "-c", PROGRAM, str(file), str(KEPT), "-1"], input=filled * 50_000 + b"END",
-                   stdout=subprocess.DEVNULL, check=True)  # fmt: skip
+    written = (b"x" * 99 + b"\n") * 50_000 + b"END"
+    command = [sys.executable, "-I", "-S", "-c", PROGRAM, str(file), str(KEPT), "-1"]
+    subprocess.run(command, input=written, stdout=subprocess.DEVNULL, check=True)
     assert file.read_bytes().endswith(b"END") and file.stat().st_size <= 2 * KEPT + (1 << 16)
 
 
