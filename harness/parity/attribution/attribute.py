@@ -18,7 +18,7 @@ from harness.parity.facts.evidence import Evidence
 from harness.parity.interventions.bench import Bench
 from harness.parity.interventions.situation import LEAST, Situation, settled, vanished
 from harness.parity.subjects.engines.causes_self_disagreement import itself
-from harness.parity.subjects.prefix_cache.causes import differ_past_cache
+from harness.parity.subjects.prefix_cache.causes import differ_past_cache, repeats_past_cache
 from harness.parity.subjects.prompts.causes_retokenization import read_aloud
 from harness.parity.verdict import Judged
 from probes.format import whole
@@ -144,6 +144,8 @@ def _search_side(s: Situation, attribution: Attribution, started: float) -> None
 
 
 def _one_side(s: Situation, attribution: Attribution) -> None:
+    if s.symptoms.noise and repeats_past_cache(s):
+        attribution.first[s.side] = settled(s.symptoms, s.evidence.tolerance)
     if s.symptoms.restless:
         s.notes.append(
             f"the {s.side}'s engine chooses alike in two equal draws and gives {s.symptoms.noise} other numbers: "

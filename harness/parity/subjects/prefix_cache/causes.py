@@ -14,7 +14,7 @@ from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, scored_otherwise, when
 from harness.parity.facts.probabilities import all_among
-from harness.parity.interventions.situation import Situation, Tried, improves
+from harness.parity.interventions.situation import LEAST, Situation, Tried, improves, vanished
 from harness.parity.interventions.steps import Undone, add_cause, tell, undo
 from reports.model import Cause, Proof
 from reports.text import counted, figure, part_of
@@ -138,6 +138,28 @@ def differ_past_cache(tried: Iterable[Tried]) -> tuple[str, ...]:
     still_differing = {attempt.side for attempt in past if attempt.after}
     helped = {attempt.side for attempt in past if attempt.removed}
     return tuple(sorted(still_differing - helped))
+
+
+def repeats_past_cache(s: Situation) -> bool:
+    """Whether an engine that gives other numbers in two equal draws agrees with the reference, and repeats itself, past
+    its prefix cache.
+
+    A stale cache looks like noise, since a draw renews a part of it. Noise may also be absent by chance: the engine is
+    read twice past its cache, and the difference must come back with the cache. `s.symptoms` are then those of one draw
+    with it.
+    """
+    if not s.symptoms.cached:
+        return False
+    noisy = s.symptoms
+    s.bench.past_cache(s.side, True)
+    past = s.bench.read(s.side, again=True)
+    s.bench.past_cache(s.side, False)
+    is_quiet = not past.noise and vanished(noisy, s.settled(past, s.alteration))
+    with_cache = s.bench.read(s.side, again=not is_quiet)
+    if is_quiet and with_cache.total >= LEAST:
+        s.symptoms = with_cache
+        return True
+    return False
 
 
 def past_cache(s: Situation) -> None:
