@@ -41,28 +41,17 @@ def look(
 ) -> tuple[Maker, ...]:
     """The possible makers of the files for which processes look. `sought`: pid -> files, and folders with a slash at
     their end. `members`: processes of the job; whoever is in the process group of one belongs to it, too."""
-    wanted = {path: {pid for pid, paths in sought.items() if path in paths} for its in sought.values() for path in its}
-    wanted = {path: pids for path, pids in wanted.items() if path.startswith("/")}
-    if not wanted:
+    seekers: dict[str, set[int]] = {}  # absolute path -> the processes that look for it
+    for pid, paths in sought.items():
+        for path in paths:
+            if path.startswith("/"):
+                seekers.setdefault(path, set()).add(pid)
+    if not seekers:
         return ()
     table = proc.parents()
-    above = {path: {each for pid in pids for each in job.ancestors(pid, table)} for path, pids in wanted.items()}
-    programs = {path: {proc.arguments(pid) for pid in pids} for path, pids in wanted.items()}
-    folders = {str(_folder(path)) for path in wanted} - {*_COMMON}
-    groups = {proc.process_group(pid) for pid in {*members, *sought}} - {0}
-    makers = []
-    for pid in table.keys() - {os.getpid()}:
-        arguments, files = proc.arguments(pid), list(_written(pid, folders))
-        is_member = pid in members or proc.process_group(pid) in groups
-        for path, pids in wanted.items():
-            if pid in pids or pid in above[path]:
-                continue
-            by, exact = _named(path, arguments if arguments not in programs[path] else ()), True
-            if not by:
-                by, exact = _open(path, files, is_member=is_member)
-            if by:
-                makers.append(Maker(host, path, pid, redact.command(arguments), by, exact))
-    makers = sorted(makers, key=lambda maker: not maker.exact)[:MAX_MAKERS]
+    makers = sorted(_possible(host, seekers, {*members, *sought}, table), key=lambda maker: not maker.exact)[
+        :MAX_MAKERS
+    ]
     trees = {maker.pid: proc.descendants((maker.pid,), table) for maker in makers}
     before = {pid: _spent(tree) for pid, tree in trees.items()}
     if makers:
@@ -71,6 +60,29 @@ def look(
         replace(maker, works=_works(before[maker.pid], _spent(trees[maker.pid])), sleeps_s=_sleeps_s(trees[maker.pid]))
         for maker in makers
     )
+
+
+def _possible(
+    host: str, seekers: Mapping[str, set[int]], members: Collection[int], table: Mapping[int, int]
+) -> Iterator[Maker]:
+    """The processes that may make one of these files. `table`: pid -> parent, of every process of the host."""
+    # Nobody makes the file that it looks for itself, and whoever started a seeker waits for it. The command line of a
+    # seeker names the file, too, and so does that of another process that runs the same command.
+    excluded = {path: pids.union(*(job.ancestors(pid, table) for pid in pids)) for path, pids in seekers.items()}
+    seeking = {path: {proc.arguments(pid) for pid in pids} for path, pids in seekers.items()}
+    folders = {str(_folder(path)) for path in seekers} - {*_COMMON}
+    groups = {proc.process_group(pid) for pid in members} - {0}
+    for pid in table.keys() - {os.getpid()}:
+        arguments, files = proc.arguments(pid), list(_written(pid, folders))
+        is_member = pid in members or proc.process_group(pid) in groups
+        for path in seekers:
+            if pid in excluded[path]:
+                continue
+            by, exact = _named(path, arguments if arguments not in seeking[path] else ()), True
+            if not by:
+                by, exact = _open(path, files, is_member=is_member)
+            if by:
+                yield Maker(host, path, pid, redact.command(arguments), by, exact)
 
 
 def _folder(path: str) -> PurePath:
