@@ -49,28 +49,33 @@ def undecided(case: Case) -> Ruling | None:
     if full := [end for end in ends if fills(end)]:
         return unread(case, full)
     if reading := [end for end in ends if reads(end)]:
-        who = case.names(reader.key for reader in reading)
-        return Ruling(
-            "INSUFFICIENT",
-            f"{who} reads what another process writes, and nothing came between the looks",
-            evidence=tuple(
-                f"of all that is seen, {writer.label} alone can write what {reader.label} reads; "
-                f"it {'stands at ' + writer.frame if writer.frame else 'shows no place of its program'}"
-                for reader in reading[:MOST_READERS]
-                if (writer := _writer(case, reader)) is not None
-            ),
-            missing=tuple(
-                f"who writes what {reader.label} reads" if writer is None else f"why {writer.label} writes nothing"
-                for reader in reading[:MOST_READERS]
-                for writer in (_writer(case, reader),)
-            ),
-            place=reading[0].frame,
-            next=(
-                "look for the process that writes to it, and read its log: what it has not sent",
-                "give each read a timeout",
-            ),
-        )
+        return _without_input(case, reading)
     return None
+
+
+def _without_input(case: Case, reading: list[Subject]) -> Ruling:
+    """Return the INSUFFICIENT ruling for processes that read what another one writes."""
+    writers = [(reader, _writer(case, reader)) for reader in reading[:MOST_READERS]]
+    return Ruling(
+        "INSUFFICIENT",
+        f"{case.names(reader.key for reader in reading)} reads what another process writes, and nothing came between "
+        "the looks",
+        evidence=tuple(
+            f"of all that is seen, {writer.label} alone can write what {reader.label} reads; "
+            f"it {'stands at ' + writer.frame if writer.frame else 'shows no place of its program'}"
+            for reader, writer in writers
+            if writer is not None
+        ),
+        missing=tuple(
+            f"who writes what {reader.label} reads" if writer is None else f"why {writer.label} writes nothing"
+            for reader, writer in writers
+        ),
+        place=reading[0].frame,
+        next=(
+            "look for the process that writes to it, and read its log: what it has not sent",
+            "give each read a timeout",
+        ),
+    )
 
 
 def pollers(case: Case) -> list[Subject]:
