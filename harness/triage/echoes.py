@@ -10,7 +10,7 @@ OUT_OF_MEMORY = "dmesg | grep -i oom   # on its host; SIGKILL is how the kernel 
 _ECHO = re.compile(
     r"timed? ?out|timeout|connection (reset|closed|refused)|broken pipe|peer|watchdog|ActorDied|ActorUnavailable"
     r"|RayActorError|WorkerCrashed|NCCL (communicator|error)|remote process exited|monitoredBarrier|aborted|SIGTERM"
-    r"|KeyboardInterrupt|got 0 bytes|eof \(this error originated|ncclRemoteError|exiting prematurely"
+    r"|SignalException|got signal|KeyboardInterrupt|got 0 bytes|eof \(this error originated|ncclRemoteError|exiting prematurely"
     r"|disconnected|IncompleteReadError|\bEOFError:?\s*$",  # of a pipe; of a file or a terminal it has words
     re.I,
 )

@@ -27,6 +27,8 @@ from harness.other_paths import another_out
 from harness.program import CommandNotRun, find_program, with_path_first
 from harness.triage.collect import endings, redact
 from harness.triage.collect.proc import STDERR
+from harness.triage.echoes import is_echo
+from harness.triage.evidence import EndedBy
 from harness.triage.remote import token
 from harness.triage.watch.claim import Claim
 from harness.triage.watch.deaths import failed_ranks, first_death, killed_for_memory
@@ -173,11 +175,15 @@ def watch(
             if serving is not None:
                 serving.server.close()
             if dog is not None:
+                dog.asked = passed.asked
                 dog.close()
             claim.release()
             _tell_full_disk(directory, say)
         failed = code not in (0, STALLED)
         last_words = stderr_tail.words(child.returncode) if failed else ""
+        by_signal = child.returncode is not None and child.returncode < 0
+        if passed.asked is not None and failed and (by_signal or not last_words or is_echo(last_words)):
+            last_words = f"{EndedBy(passed.asked[0]).words} asked it to end"
         unasked = failed and dog is not None and not passed.ending
         death = _death(directory, dog, began_s, stderr_tail.text()) if unasked and dog is not None else ""
         if failed:
@@ -351,7 +357,7 @@ class _Follower:
         while not _ended(self.child, period_s):
             if self.hang_reported.is_set():
                 break
-            self.dog.ending = self.passed.ending
+            self.dog.asked = self.passed.asked
             again = time.monotonic() >= self.due_s
             try:
                 with self.passed.looking():
