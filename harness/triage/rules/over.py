@@ -165,9 +165,10 @@ def _answers_signal(case: Case, key: str) -> bool:
 def _on_request(case: Case, answers: list[str]) -> Ruling:
     """INSUFFICIENT: whoever ended badly answered the signal of a user or a scheduler. Where they stood is told."""
     words = case.evidence.ended_by.words if case.evidence.ended_by else "a signal"
-    beats = {key: process.beat for key in answers if (process := case.subject(key).process) is not None}
+    subjects = [subject for key in answers if not (subject := case.subject(key)).launcher]
+    beats = {subject.key: subject.process.beat for subject in subjects if subject.process}
     stood = [f"{case.names([key])} stood at {describe(beat.raised_at)}"
-             for key, beat in beats.items() if beat is not None and beat.raised_at and not case.subject(key).launcher]  # fmt: skip
+             for key, beat in beats.items() if beat is not None and beat.raised_at]  # fmt: skip
     return Ruling(
         "INSUFFICIENT",
         f"{words} ended the run",

@@ -85,7 +85,7 @@ def test_who_ended_a_command_is_told(tmp_path: Path, signum: int, stall_s: float
 
 
 @pytest.mark.parametrize(
-    "beat", [b'{"exit_code": 1, "signal": "2"}', b'{"exit_code": 1, "signal": 1e9, "signal_t_ns": 1}']
+    "beat", [b'{"exit_code": 1, "signal": "2"}', b'{"exit_code": 1, "signal": 99, "signal_t_ns": 1}']
 )
 def test_a_damaged_signal_ended_nothing(tmp_path: Path, beat: bytes) -> None:
     watch = ended(tmp_path / "watch", 1)
