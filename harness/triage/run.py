@@ -20,9 +20,11 @@ from typing import NoReturn
 from harness import dates, exit_cleanup, extras
 from harness.bundle.opening import is_bundle, resolve
 from harness.errors import BadInput
+from harness.nearest_run import what_there_is
 from harness.other_paths import another_out, free_path, similar_path
 from harness.triage import archive, directory, flight, judge, pasted
 from harness.triage.collect import CollectOptions, Scope, collect, endings, live, may_live
+from harness.triage.collect.scope import RAY_CLIENT
 from harness.triage.collect.stacks import NO_PY_SPY
 from harness.triage.evidence import PASTED, Evidence, Silence
 from harness.triage.flight.filenames import named_rank
@@ -36,6 +38,7 @@ from harness.verdict_file import read as read_verdict
 from harness.verdict_file import recorded
 from probes import redaction
 from probes.files import folder_or_nothing, make_folder, make_new_folder, remove_empty, write_whole
+from probes.format import INDEX as INDEX_OF_RUN
 from probes.format import SIDES
 from reports import displayed_paths
 from reports.model import Verdict
@@ -544,10 +547,21 @@ def _watched(path: Path) -> Path:
     file = displayed_paths.displayed(str(path))
     if file != str(path):  # within an archive a run is no path that triage takes
         fix = f"harness report {shlex.quote(file)}" if is_bundle(file) else _unpacked(Path(file))
+    elif not (path / VERDICT).exists():
+        raise _interrupted(path, recorded)
     raise BadInput(
         f"{path} is of harness parity and has no {WATCH}/: both runs ended without a hang, or no watchdog was on",
         fix=fix,
     )
+
+
+def _interrupted(pair: Path, recorded: list[Path]) -> BadInput:
+    """The error for a comparison that was ended before its verdict, while nothing hung: says what there is of it."""
+    whole = [side for side in recorded if (side / INDEX_OF_RUN).is_file()]
+    states = [f"the {side.name} is {'whole' if side in whole else 'not whole'}" for side in recorded]
+    states += [f"the {name} is missing" for name in SIDES if name not in {side.name for side in recorded}]
+    message = f"{pair} is a comparison that was ended before its verdict, and no hang was seen"
+    return BadInput(f"{message}: {', '.join(states)}", fix=what_there_is(pair))
 
 
 def _unpacked(file: Path) -> str:
@@ -657,4 +671,6 @@ def _new_folder() -> Path:
 
 
 def _pathlike(word: str) -> bool:
+    if word.startswith(RAY_CLIENT):
+        return False
     return "/" in word or word.endswith((".zip", ".json", ".pkl", ".pickle")) or word.startswith(".")
