@@ -180,10 +180,7 @@ def watch(
             claim.release()
             _tell_full_disk(directory, say)
         failed = code not in (0, STALLED)
-        last_words = stderr_tail.words(child.returncode) if failed else ""
-        by_signal = child.returncode is not None and child.returncode < 0
-        if passed.asked is not None and failed and (by_signal or not last_words or is_echo(last_words)):
-            last_words = f"{EndedBy(passed.asked[0]).words} asked it to end"
+        last_words = _last_words(child.returncode, stderr_tail, passed) if failed else ""
         unasked = failed and dog is not None and not passed.ending
         death = _death(directory, dog, began_s, stderr_tail.text()) if unasked and dog is not None else ""
         if failed:
@@ -199,6 +196,15 @@ def _ended_as_meant(child: subprocess.Popen[bytes], passed: Passing) -> bool:
     """Whether the command has ended with 0, or after a signal that asked it to."""
     code = child.poll()
     return code == 0 or (code is not None and passed.ending)
+
+
+def _last_words(returncode: int | None, stderr_tail: StderrTail, passed: Passing) -> str:
+    """Why a failed command ended, by what it printed; after a signal that asked it to end, unless it says otherwise,
+    that signal."""
+    words = stderr_tail.words(returncode)
+    if passed.asked is None or ((returncode or 0) >= 0 and words and not is_echo(words)):
+        return words
+    return f"{EndedBy(passed.asked[0]).words} asked it to end"
 
 
 def _tell_kills(kills: int, say: Callable[[str], None]) -> None:
