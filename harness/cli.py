@@ -244,6 +244,7 @@ def commands() -> Any:
 
 # What to propose for options without a default.
 VALUES = {"--on-verdict": "cat >> verdicts.jsonl", "--out": "runs/mine", "--serve": "0"}
+SETTINGS = ("--set", "--candidate-set")  # options that take KEY=VALUE
 OF_A_JOB = ("command", "words")  # parameters that take the user's own command
 
 
@@ -282,6 +283,8 @@ def _parser_of_single_options(make_parser: Any, context: Any) -> Any:
 
     def parse_once(args: list[str]) -> Any:
         typed = [*args]
+        if not context.resilient_parsing:
+            _refuse_parted_settings(context, typed)
         values, rest, order = parse(args=args)
         options = [parameter for parameter in order if parameter.param_type_name == "option"]
         single = [option for option in options if not (option.multiple or option.count or option.is_flag)]
@@ -298,6 +301,19 @@ def _parser_of_single_options(make_parser: Any, context: Any) -> Any:
 
     parser.parse_args = parse_once
     return parser
+
+
+def _refuse_parted_settings(context: Any, words: list[str]) -> None:
+    """Refuse a setting whose value stands behind a blank: the value would be taken for an argument, or for a job."""
+    own = words[: words.index("--")] if "--" in words else words
+    names = {name for item in context.command.params for name in item.opts if name in SETTINGS}
+    for at, (option, key, value) in enumerate(zip(own, own[1:], own[2:], strict=False)):
+        if option in names and not key.startswith("-") and "=" not in key and not value.startswith("--"):
+            mended = [*words[: at + 1], f"{key}={value}", *words[at + 3 :]]
+            raise BadInput(
+                f"{option} takes KEY=VALUE, and {key} and {value} are two words",
+                fix=shlex.join([*context.command_path.split(), *redaction.arguments(mended)]),
+            )
 
 
 def _without_value(context: Any, option: Any, job: list[str]) -> BadInput:
@@ -404,7 +420,17 @@ def _refused_words(error: Any, words: list[str]) -> _Message:
         return _Message(message, _with_default(error, words) or help_command, error.exit_code)
     message = f"{error.message.partition('. Did you mean')[0].rstrip('.')}; did you mean {' or '.join(near)}?"
     fix = _with_instead(words, error.option_name, near[0], needs_value=_takes_value(error, near[0]))
+    if words == [error.option_name] and _needs_words(near[0]):
+        fix = f"harness {near[0]} --help"
     return _Message(message, fix or help_command, error.exit_code)
+
+
+def _needs_words(name: str) -> bool:
+    """Whether a command alone is not enough: it needs an argument, looks for one, or is a group."""
+    command = commands().commands.get(name)
+    arguments = [item for item in getattr(command, "params", ()) if item.param_type_name == "argument"]
+    looks = any(item.name == "what" or (item.name in OF_A_JOB and name != "doctor") for item in arguments)
+    return looks or any(item.required for item in arguments) or bool(getattr(command, "commands", None))
 
 
 def _misplaced(error: Any, path: str, words: Sequence[str]) -> _Message | None:

@@ -108,14 +108,14 @@ class Terminated(KeyboardInterrupt):
 class Interrupted(HarnessError):
     """The command was stopped on request, and has cleaned up. Exit code 130 for Ctrl-C, 143 for SIGTERM.
 
-    Notes on the interrupt (`add_note`) become part of the sentence.
+    Notes on the interrupt (`add_note`) become part of the sentence, and its attribute `fix` the command to type next.
     """
 
     exit_code = 130
 
     @classmethod
     def by(cls, cause: KeyboardInterrupt, message: str = "interrupted", *, fix: str | None = None) -> Interrupted:
-        error = cls("; ".join([message, *getattr(cause, "__notes__", ())]), fix=fix)
+        error = cls("; ".join([message, *getattr(cause, "__notes__", ())]), fix=fix or getattr(cause, "fix", None))
         terminated = isinstance(cause, Terminated) or Terminated.arrived
         error.exit_code = 128 + (signal.SIGTERM if terminated else signal.SIGINT)
         return error

@@ -175,12 +175,23 @@ def _of_uvx(prefix: Path) -> bool:
     return prefix.parent.name.startswith("archive-v") and (prefix / "pyvenv.cfg").is_file()
 
 
+def install_into(python: str, *requirements: str) -> str:
+    """The command that installs packages for an interpreter, whether its environment has pip or uv made it without."""
+    venv = Path(python).parent.parent
+    is_without_pip = (venv / "pyvenv.cfg").is_file() and not any(venv.glob("lib/python*/site-packages/pip"))
+    pip = [*_uv(), "pip", "install", "--python", python] if is_without_pip else [python, "-m", "pip", "install"]
+    return shlex.join([*pip, *requirements])
+
+
 def _installer() -> list[str]:
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip", "install"]
-    # uv makes environments without pip; uv itself may be a package in this one
-    uv = ["uv"] if shutil.which("uv") or not importlib.util.find_spec("uv") else [sys.executable, "-m", "uv"]
-    return [*uv, "pip", "install", "--python", sys.executable]
+    return [*_uv(), "pip", "install", "--python", sys.executable]  # uv makes environments without pip
+
+
+def _uv() -> list[str]:
+    """How uv is called, which may be a package of this environment alone."""
+    return ["uv"] if shutil.which("uv") or not importlib.util.find_spec("uv") else [sys.executable, "-m", "uv"]
 
 
 def _requirements(receipt: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -3,6 +3,7 @@ titles of its sections, from their registries."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -186,6 +187,27 @@ def refused() -> tuple[PluginError, ...]:
     return (*causes.refused(), *checks.refused())
 
 
+def find_words(words: Sequence[str]) -> list[Entry]:
+    """The entries that words of a command line name: each by itself, or as many as make one name together, where a name
+    of several words was typed without quotes. Raises as `find` does."""
+    all_entries = entries()
+    matches: list[Entry] = []
+    rest = [*words]
+    while rest:
+        taken, of_words = _longest(rest, all_entries)
+        matches += [entry for entry in of_words if entry not in matches]
+        del rest[:taken]
+    return matches
+
+
+def _longest(words: Sequence[str], among: Sequence[Entry]) -> tuple[int, list[Entry]]:
+    """How many of the first words make one name, and what they name."""
+    for count in range(min(len(words), MOST_WORDS), 1, -1):
+        with contextlib.suppress(BadInput, ModuleNotFoundError):
+            return count, find(" ".join(words[:count]), among)
+    return 1, find(words[0], among)
+
+
 def find(query: str, among: Sequence[Entry] = ()) -> list[Entry]:
     """The entries that a text names. Raises BadInput if it names none, and ModuleNotFoundError if it may name a cause
     or a check that this installation cannot list.
@@ -214,6 +236,7 @@ def find(query: str, among: Sequence[Entry] = ()) -> list[Entry]:
     return _with_details(matches, query)
 
 
+MOST_WORDS = 8  # of one name, typed without quotes: EQUIVALENT, but 2 warnings
 _REASON = re.compile(r"\(|: |  ")  # what ends the names in a line
 _CLAUSE = re.compile(r",(?! but\b)")  # behind a cause its party, behind a status the next one
 _MARKS = " \t✓✗○?≠·!"  # in front of a check, or behind a word

@@ -34,7 +34,8 @@ def in_place(command: Any, path: Sequence[str], words: Sequence[str]) -> str:
     for argument in _arguments(command):
         if argument.required and argument.name not in values:
             values[argument.name] = _proposed(path, argument.name, values)
-    if "" in values.values():
+    open_ended = (item for item in command.params if item.param_type_name == "argument" and item.nargs == -1)
+    if "" in values.values() or any(item.required for item in open_ended):
         return ""
     arguments = [values[argument.name] for argument in _arguments(command) if argument.name in values]
     engine = ["--backend", *backend] if backend else []

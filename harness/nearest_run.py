@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.errors import BadInput
 from harness.other_paths import nearest_folder, similar_path
-from probes.format import MANIFEST
+from probes.format import MANIFEST, SIDES
 
 MAKES = (
     "harness record -- COMMAND   # makes a run of your own job; harness run and harness parity make those of a "
@@ -31,6 +31,13 @@ def not_a_run(
     if not os.path.lexists(path):
         return BadInput(message, fix=f"ls {shlex.quote(str(nearest_folder(path)))}   # holds no run of a similar name")
     return BadInput(message, fix=MAKES)
+
+
+def what_there_is(folder: Path) -> str:
+    """The command that shows what there is of a run, or of a comparison, that was ended early."""
+    recorded = [folder / side for side in SIDES if _is_run(folder / side)]
+    words = ["diff", str(folder)] if len(recorded) == len(SIDES) else ["report", str((recorded or [folder])[0])]
+    return f"{shlex.join(['harness', *words])}   # what there is"
 
 
 def is_one_of(path: Path, paths: Collection[Path]) -> bool:

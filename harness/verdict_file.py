@@ -44,6 +44,9 @@ def read(path: Path) -> Verdict:
     return dataclasses.replace(verdict, parity=dataclasses.replace(verdict.parity, runs=runs))
 
 
+PAGES = (".html", ".htm")
+
+
 def _decoded(path: Path, file: Path) -> Verdict:
     """The verdict in a file. `path`: the user's, the file or its directory. Raises BadInput."""
     try:
@@ -58,6 +61,13 @@ def _decoded(path: Path, file: Path) -> Verdict:
             what += f"; it holds the recording{'s' * (len(sides) > 1)} {' and '.join(sides)}"
         raise not_a_run(f"{path} {what}", path) from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        if file.suffix.lower() in PAGES and (file.parent / NAME).is_file():
+            beside = shlex.quote(str(file.parent / NAME))
+            raise BadInput(f"{file} is a page to open in a browser; the verdict is the file {NAME} beside it",
+                           fix=beside, instead=str(path)) from error  # fmt: skip
+        if file.suffix.lower() in PAGES:
+            raise BadInput(f"{file} is a page to open in a browser, not a verdict, which is JSON",
+                           fix=f"python3 -m webbrowser {shlex.quote(str(file))}") from error  # fmt: skip
         what = "is damaged: it is not JSON" if path.is_dir() else "is neither a verdict, which is JSON, nor a bundle"
         raise not_a_run(f"{file} {what}", file) from error
     except OSError as error:

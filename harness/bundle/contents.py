@@ -50,11 +50,24 @@ def contents(paths: list[Path]) -> Contents:
         return Contents("pair", dict([*files, *(entry for side in SIDES for entry in _run(path / side, f"{side}/"))]))
     evidence = path if directory.is_evidence(path) else newest(path) or newest(path / WATCH)
     if evidence is None or evidence.is_file():
-        raise BadInput(
-            f"{path} holds neither a run ({MANIFEST}), nor a pair of runs, nor evidence of a hang",
-            fix=_triaged(path) if _to_triage(path) else MAKES,
-        )
+        raise _nothing_in(path)
     return Contents("evidence", dict(_evidence(evidence)))
+
+
+def _nothing_in(path: Path) -> BadInput:
+    """The error for a folder without anything to bundle. Its fix names the newest of what is right below it."""
+    message = f"{path} holds neither a run ({MANIFEST}), nor a pair of runs, nor evidence of a hang"
+    below = [folder for folder in path.iterdir() if folder.is_dir() and _is_bundled(folder)]
+    if not below:
+        return BadInput(message, fix=_triaged(path) if _to_triage(path) else MAKES)
+    youngest = max(below, key=lambda folder: folder.stat().st_mtime)
+    which = "   # the newest of several" if len(below) > 1 else ""
+    return BadInput(f"{message} itself", fix=shlex.quote(str(youngest)) + which, instead=str(path))
+
+
+def _is_bundled(folder: Path) -> bool:
+    pair = all((folder / side / MANIFEST).is_file() for side in SIDES)
+    return pair or (folder / MANIFEST).is_file() or directory.is_evidence(folder)
 
 
 def _to_triage(folder: Path) -> bool:

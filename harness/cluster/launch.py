@@ -177,7 +177,8 @@ class Cluster:
             self._end_processes()
         if self._scratch is not None:
             self._scratch.cleanup()
-        if self._logs and exc[0] is None:  # the logs of a failed run are kept
+        failed = exc[0] is not None and not isinstance(exc[1], KeyboardInterrupt)
+        if self._logs and not failed:  # the logs of a failed run are kept
             shutil.rmtree(self._logs, ignore_errors=True)
 
     @property

@@ -37,7 +37,7 @@ def explain(
     """
     from harness import extras, glossary
 
-    entries = [entry for name in names for entry in glossary.find(name)] if names else glossary.entries()
+    entries = glossary.find_words(names) if names else glossary.entries()
     for error in glossary.refused():
         say(str(error))
     if not names and glossary.lacking():

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from harness import extras
 from harness.envs import interpreter, recipe
 from harness.envs.bundles import bundle
 from harness.envs.environment import Environment
@@ -69,7 +70,7 @@ def _versions(environment: Environment, facts: Interpreter) -> list[Check]:
     """What is installed, against the driver's own and against what was there when the environment was made."""
     driver, rebuild = Driver.here(), environment.fix
     version, ray = facts.versions.get(environment.engine, ""), facts.versions.get("ray", "")
-    ray_fix = rebuild if environment.owned else f"{environment.python} -m pip install ray=={driver.ray}"
+    ray_fix = rebuild if environment.owned else extras.install_into(environment.python, f"ray=={driver.ray}")
     as_made = version == environment.version
     engine_text = (version or "absent") + ("" if as_made else f" (was {environment.version})")
     return [

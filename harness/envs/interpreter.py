@@ -217,12 +217,12 @@ def misfit(facts: Interpreter, engine: str, driver: Driver) -> EnvironmentUnusab
         alternative = f"; it has {present_engines[0]}" if present_engines else ""
         # An engine would replace packages of the harness in its own environment.
         of_harness = os.path.realpath(os.path.dirname(where)) == os.path.realpath(os.path.dirname(sys.executable))
-        fix = f"harness env create {engine}" if of_harness else f"{where} -m pip install {engine}"
+        fix = f"harness env create {engine}" if of_harness else extras.install_into(where, engine)
         return EnvironmentUnusable(f"{where} has no {engine}{alternative}", fix=fix)
     if facts.versions.get("ray") != driver.ray:
         has = f"ray {facts.versions['ray']}" if facts.versions.get("ray") else "no ray"
         return EnvironmentUnusable(
             f"{where} has {has}, the driver has ray {driver.ray}: one Ray cluster needs the same ray everywhere",
-            fix=f"{where} -m pip install ray=={driver.ray}",
+            fix=extras.install_into(where, f"ray=={driver.ray}"),
         )
     return None

@@ -41,6 +41,7 @@ class Recipe:
     no_deps: tuple[str, ...]
     shims: tuple[str, ...]
     env: dict[str, str]
+    first: str = ""  # the first version of the package that there is; empty where that is not known
     torch: str = ""  # the requirement for the CPU build
 
     def packages(self, version: str, ray: str) -> list[str]:
@@ -64,10 +65,20 @@ class Recipe:
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=8).hexdigest()
 
 
+def find(engine: str, device: Device, folder: Path = FOLDER) -> Recipe | None:
+    """Return the recipe of that engine and device; None if there is none."""
+    path = _path(engine, device, folder)
+    return load(engine, device, folder) if path.is_file() else None
+
+
+def _path(engine: str, device: Device, folder: Path) -> Path:
+    spec = registry.find(engine)
+    return (Path(spec.recipes) if spec is not None and spec.recipes else folder) / f"{engine}-{device}.toml"
+
+
 def load(engine: str, device: Device, folder: Path = FOLDER) -> Recipe:
     """Return the recipe of that engine and device. Raises BadInput with the engines that have one."""
-    spec = registry.find(engine)
-    path = (Path(spec.recipes) if spec is not None and spec.recipes else folder) / f"{engine}-{device}.toml"
+    path = _path(engine, device, folder)
     if not path.is_file():
         engines = sorted({file.stem.rsplit("-", 1)[0] for file in folder.glob("*.toml")})
         raise BadInput(
@@ -86,6 +97,12 @@ def is_version(text: str) -> bool:
 def matches(version: str, requested: str) -> bool:
     """Whether a version is the requested one, or begins with it (0.31 matches any 0.31.x)."""
     return version == requested or version.startswith(requested + ".") or version.startswith(requested + "+")
+
+
+def is_before(version: str, first: str) -> bool:
+    """Whether no release of that version, which may be short, can be as new as `first`."""
+    parts, least = ([int(part) for part in re.findall(r"\d+", text)[:3]] for text in (version, first))
+    return bool(first) and parts < least[: len(parts)]
 
 
 def pin(version: str) -> str:

@@ -48,11 +48,24 @@ def parse(backend: str) -> Backend:
             f"backend {backend!r}: an environment or a version is missing after the @", fix=engine, instead=backend
         )
     if recipe.is_version(selector):
-        return Backend(engine, version=selector)
+        return _released(Backend(engine, version=selector))
     if not environment.is_name(selector):
         message = f"backend {backend!r}: {selector!r} names neither an environment nor a version"
         raise BadInput(message, fix=engine, instead=backend)
     return Backend(engine, environment=selector)
+
+
+def _released(backend: Backend) -> Backend:
+    """The backend, whose version there may be. Raises BadInput for one before the first release, which would show only
+    when its environment is made: after minutes, if another one is made before."""
+    plan = recipe.find(backend.engine, creation.choose_device("auto"))
+    if plan is None or not recipe.is_before(backend.version, plan.first) or _existing(backend) is not None:
+        return backend
+    raise BadInput(
+        f"there is no {plan.package} {backend.version}: its first release is {plan.first}",
+        fix=f"{backend.engine}@{plan.version}",
+        instead=f"{backend.engine}@{backend.version}",
+    )
 
 
 def _unknown(backend: str) -> BadInput:

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+from harness import extras
 from harness.errors import BadInput, closest, nearest
 from harness.frameworks.argv import taken_apart
 from harness.frameworks.installed import Installation, ask
@@ -165,7 +166,7 @@ def refuse_absent(job: Job, command: Sequence[str], environ: Mapping[str, str] =
         wanted = job.framework.adapter.distribution
         raise BadInput(
             f"No module named {package!r}: {job.python}, with which the command starts {started}, has no {wanted}",
-            fix=f"{shlex.quote(job.python)} -m pip install {wanted}   # or name the job's own Python in the command; "
+            fix=f"{extras.install_into(job.python, wanted)}   # or name the job's own Python in the command; "
             f"for a checkout: env PYTHONPATH=DIR {shlex.quote(job.python)} ...",
         )
 

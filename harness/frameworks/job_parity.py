@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from harness import envs
+from harness import envs, extras
 from harness.command_options import command_line
 from harness.envs import recipe
 from harness.envs.creation import choose_device
@@ -169,7 +169,7 @@ def _side(
     elif not ask(python, its.adapter, environ).version:
         raise BadInput(
             f"{python} of {backend} has no {its.adapter.distribution}",
-            fix=f"{python} -m pip install {its.adapter.distribution}",
+            fix=extras.install_into(python, its.adapter.distribution),
         )
     words, variables = steered(its, words, variables, seed=options.seed, coupled=options.coupled)
     return Side(

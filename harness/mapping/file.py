@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.machinery
 import json
 import os
@@ -558,12 +559,22 @@ def check_file(name: str) -> None:
     elif file.suffix not in importlib.machinery.all_suffixes():
         message = f"{file} is no file of Python: its name does not end in .py"
         copy = shlex.join(["cp", "--", str(file), str(free_path(file.with_suffix(".py")))])
-        fix = f"{copy}   # if it is one: then name the copy"
+        fix = f"{copy}   # then name the copy" if _is_python(file) else "harness help mapping   # what a mapping is"
+        raise BadInput(message, fix=fix)
     else:
         return
     if near := similar_path(file, file.parent.glob("*.py")):
         raise BadInput(f"{message}; did you mean {near.name}?", fix=shlex.quote(str(near)), instead=name)
     raise BadInput(message, fix=fix)
+
+
+def _is_python(file: Path) -> bool:
+    """Whether a file of another name is the source of a module that defines something."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return False
+    return any(isinstance(node, (ast.FunctionDef, ast.Import, ast.ImportFrom, ast.Assign)) for node in tree.body)
 
 
 def _request(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ OUT_OF_MEMORY = "dmesg | grep -i oom   # on its host; SIGKILL is how the kernel 
 _ECHO = re.compile(
     r"timed? ?out|timeout|connection (reset|closed|refused)|broken pipe|peer|watchdog|ActorDied|ActorUnavailable"
     r"|RayActorError|WorkerCrashed|NCCL (communicator|error)|remote process exited|monitoredBarrier|aborted|SIGTERM"
-    r"|KeyboardInterrupt|got 0 bytes|eof \(this error originated|ncclRemoteError|exiting prematurely"
-    r"|disconnected|IncompleteReadError|\bEOFError:?\s*$",  # of a pipe; of a file or a terminal it has words
+    r"|SignalException|got signal|KeyboardInterrupt|got 0 bytes|eof \(this error originated|ncclRemoteError"
+    r"|exiting prematurely|disconnected|IncompleteReadError|\bEOFError:?\s*$",  # EOFError: of a pipe
     re.I,
 )
 # Of these, what says that a peer has gone, by gloo, NCCL, TCPStore, RPC, Python's pipes and HTTP clients.

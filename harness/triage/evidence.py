@@ -6,6 +6,7 @@ evidence was taken. `None` and empty mean that a value was not collected, and a 
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -501,6 +502,22 @@ class Peak:
 
 
 @dataclass(frozen=True)
+class EndedBy:
+    """The signal by which a user or a scheduler asked a watch to end its command. `age_s`: None on another host."""
+
+    signal: int
+    age_s: Number | None = None
+
+    @property
+    def words(self) -> str:
+        try:
+            name = signal.Signals(self.signal).name
+        except ValueError:
+            return f"signal {self.signal}"
+        return f"Ctrl-C ({name})" if self.signal == signal.SIGINT else name
+
+
+@dataclass(frozen=True)
 class LogPhase:
     """A phase of work of which a progress bar in a log that was pasted says how long it took.
 
@@ -568,6 +585,7 @@ class Evidence:
     rank_hosts: tuple[tuple[Ranks, str], ...] = ()  # by the prefixes of lines of a pasted log
     pasted_files: tuple[str, ...] = ()  # files and folders that were pasted, as they were named
     command_exit_code: int | None = None  # of the command that was watched, if it ended and the watch saw how
+    ended_by: EndedBy | None = None  # the signal by which the watch was asked to end that command
     watched: bool = False  # its processes run, or ran, under a watch; see `is_watched`
     directories: tuple[str, ...] = ()  # of united nodes, so that no ages of two hosts are compared; of pasted jobs
 

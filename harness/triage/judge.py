@@ -18,7 +18,7 @@ from pathlib import PurePath
 from harness import extras
 from harness.triage.collect.proc import OTHER_USER
 from harness.triage.collect.stacks import NO_ANSWER, NO_PY_SPY, TOO_BUSY, program
-from harness.triage.evidence import NOT_PERMITTED, NOT_PYTHON, PASTED, Evidence, Starter
+from harness.triage.evidence import ENDED, NOT_PERMITTED, NOT_PYTHON, PASTED, Evidence, Starter
 from harness.triage.flight.model import Comparison
 from harness.triage.graph import Graph, Subject, build
 from harness.triage.graph.edges import title
@@ -32,6 +32,7 @@ from harness.triage.stacks import main_stack
 from reports.headline import MOST, fits
 from reports.model import TRIAGE_EXIT_CODES, Finding, Node, Party, Triage, Verdict
 
+READ_LOG = "read the end of its log for the first error"
 MAX_BESIDE_DUMPS = 3  # errors of pasted logs beside what the recorders' counters say
 MAX_MISSING = 32  # lines of missing evidence in a verdict; a last line counts the rest
 MAX_STACKS = 64  # processes with a stack in the verdict, the parties first; the evidence has all of them
@@ -92,8 +93,12 @@ def triage(
         triage=_body(case, ruling, afterwards),
         paths=_paths(evidence),
     )
-    is_over = evidence.stall_s and evidence.command_exit_code == 0
-    return ended_well(verdict) if is_over and stood_still(verdict) else verdict
+    return since_ended(verdict, evidence) if evidence.command_exit_code is not None and lived(evidence) else verdict
+
+
+def lived(evidence: Evidence) -> bool:
+    """Whether any of its processes lived when it was taken."""
+    return any(process.samples and process.samples[-1].state not in ENDED for process in evidence.processes)
 
 
 def stood_still(verdict: Verdict) -> bool:
@@ -109,9 +114,34 @@ def ended_well(verdict: Verdict) -> Verdict:
         verdict,
         verdict="SLOW",
         exit_code=TRIAGE_EXIT_CODES["SLOW"],
-        reason=f"not hung: it stood still for {stall_s:.0f} s, went on, and ended well",
-        evidence=[*verdict.evidence, f"when it stood still: {verdict.reason}"],
+        reason=f"the job has ended well; before that it stood still for {stall_s:.0f} s, and went on",
+        evidence=[*verdict.evidence, standstill(verdict)],
         triage=verdict.triage and dataclasses.replace(verdict.triage, hang="K7", next=[]),
+    )
+
+
+def standstill(verdict: Verdict) -> str:
+    """What was found while the job stood still, as a line below the headline of a job that has ended since."""
+    return f"when it stood still: {verdict.reason}"
+
+
+def since_ended(verdict: Verdict, evidence: Evidence) -> Verdict:
+    """The verdict on evidence of a command that has ended since. A hang stays the answer, and so does a standstill that
+    a user ended; what was slow then is no answer for a job that failed."""
+    code, ended_by = evidence.command_exit_code, evidence.ended_by
+    if code == 0 and evidence.stall_s and stood_still(verdict):
+        return ended_well(verdict)
+    how = f"{ended_by.words} has ended the job since" if ended_by else f"the job has ended since, with exit code {code}"
+    if code == 0 or not stood_still(verdict) or (ended_by and verdict.verdict == "INSUFFICIENT"):
+        return dataclasses.replace(verdict, evidence=[how, *verdict.evidence])
+    steps = [] if ended_by else [READ_LOG]
+    return dataclasses.replace(
+        verdict,
+        verdict="INSUFFICIENT",
+        exit_code=TRIAGE_EXIT_CODES["INSUFFICIENT"],
+        reason=f"{ended_by.words} ended the job" if ended_by else f"the job has ended with exit code {code}",
+        evidence=[standstill(verdict), *verdict.evidence],
+        triage=verdict.triage and dataclasses.replace(verdict.triage, hang="", next=steps),
     )
 
 
@@ -141,7 +171,7 @@ def _ask(case: Case) -> Ruling:
     if not case.graph.subjects:
         code = case.evidence.command_exit_code
         if code is not None:
-            return over.unrecorded(code)
+            return over.unrecorded(code, case.evidence.ended_by)
         return Ruling(
             "INSUFFICIENT",
             "no process and no recorder dump was seen",

@@ -65,6 +65,7 @@ def unite(parts: Mapping[Path, Evidence], unreached: Mapping[str, Silence] | Non
         ray_fixed=all(part.ray_fixed for part in all_parts if part.ray_nodes),
         unreached=dict(unreached or {}),
         command_exit_code=_common_code(all_parts),
+        ended_by=next((part.ended_by for part in all_parts if part.ended_by), None),
         watched=any(part.is_watched for part in all_parts),
         directories=tuple(map(str, parts)),
     )

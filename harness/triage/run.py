@@ -20,11 +20,13 @@ from typing import NoReturn
 from harness import dates, exit_cleanup, extras
 from harness.bundle.opening import is_bundle, resolve
 from harness.errors import BadInput
+from harness.nearest_run import what_there_is
 from harness.other_paths import another_out, free_path, similar_path
 from harness.triage import archive, directory, flight, judge, pasted
 from harness.triage.collect import CollectOptions, Scope, collect, endings, live, may_live
+from harness.triage.collect.scope import RAY_CLIENT
 from harness.triage.collect.stacks import NO_PY_SPY
-from harness.triage.evidence import ENDED, PASTED, Evidence, Silence
+from harness.triage.evidence import PASTED, Evidence, Silence
 from harness.triage.flight.filenames import named_rank
 from harness.triage.nodes import unite
 from harness.triage.pasted.opened_files import unpacked_archives
@@ -36,6 +38,7 @@ from harness.verdict_file import read as read_verdict
 from harness.verdict_file import recorded
 from probes import redaction
 from probes.files import folder_or_nothing, make_folder, make_new_folder, remove_empty, write_whole
+from probes.format import INDEX as INDEX_OF_RUN
 from probes.format import SIDES
 from reports import displayed_paths
 from reports.model import Verdict
@@ -80,6 +83,8 @@ def triage(
         scope = _scope_again(what, evidence)
         evidence = collect(scope, options, out=made, after=(evidence, time.monotonic() - began))
         verdict = judge.triage(evidence)
+    if made is None:
+        verdict = _with_last_words(verdict, evidence)
     verdict = displayed_paths.displayed(_with_neighbours(verdict, evidence))
     again = what if made is None else evidence.directories or [evidence.path]
     verdict = dataclasses.replace(verdict, reproduce=_command(again))
@@ -514,7 +519,7 @@ def _nodes(
         if latest is None and any((path / name).is_dir() for name in LIVE):
             made = made or out or _new_folder()
             parts[path] = _live([str(path)], free_path(made / path.resolve().name))
-            ended |= set() if alive(parts[path]) else {path}
+            ended |= set() if judge.lived(parts[path]) else {path}
         else:
             parts[path] = _read(latest or path)
     # If every node has ended, the run is over and its end is the answer; otherwise the nodes were seen at different
@@ -527,11 +532,6 @@ def _nodes(
         part.path if made and Path(part.path).parent == made else str(path) for path, part in parts.items()
     )
     return dataclasses.replace(unite(parts, unreached), directories=directories), made
-
-
-def alive(evidence: Evidence) -> bool:
-    """Whether any of its processes lived when it was taken."""
-    return any(process.samples and process.samples[-1].state not in ENDED for process in evidence.processes)
 
 
 def _watched(path: Path) -> Path:
@@ -547,10 +547,21 @@ def _watched(path: Path) -> Path:
     file = displayed_paths.displayed(str(path))
     if file != str(path):  # within an archive a run is no path that triage takes
         fix = f"harness report {shlex.quote(file)}" if is_bundle(file) else _unpacked(Path(file))
+    elif not (path / VERDICT).exists():
+        raise _interrupted(path, recorded)
     raise BadInput(
         f"{path} is of harness parity and has no {WATCH}/: both runs ended without a hang, or no watchdog was on",
         fix=fix,
     )
+
+
+def _interrupted(pair: Path, recorded: list[Path]) -> BadInput:
+    """The error for a comparison that was ended before its verdict, while nothing hung: says what there is of it."""
+    whole = [side for side in recorded if (side / INDEX_OF_RUN).is_file()]
+    states = [f"the {side.name} is {'whole' if side in whole else 'not whole'}" for side in recorded]
+    states += [f"the {name} is missing" for name in SIDES if name not in {side.name for side in recorded}]
+    message = f"{pair} is a comparison that was ended before its verdict, and no hang was seen"
+    return BadInput(f"{message}: {', '.join(states)}", fix=what_there_is(pair))
 
 
 def _unpacked(file: Path) -> str:
@@ -567,7 +578,7 @@ def _run(run: Path, latest: Path | None, out: Path | None) -> tuple[Evidence, Pa
     of its processes, which are in the run and are not kept a second time."""
     if may_live(live(str(run))):
         evidence = _live([str(run)], out)
-        if alive(evidence) or latest is None:
+        if judge.lived(evidence) or latest is None:
             return evidence, Path(evidence.path)
     if latest is not None:
         return _read(latest), None
@@ -592,11 +603,25 @@ def _last_words(run: Path) -> Evidence:
     )
 
 
+def _with_last_words(verdict: Verdict, evidence: Evidence) -> Verdict:
+    """The verdict on evidence that a watch took before its job ended, on this host, in another way than well: how the
+    processes ended is the answer, unless they hung or a user ended them."""
+    watch = Path(evidence.path).absolute().parent.parent
+    is_of_here = evidence.path and {process.host for process in evidence.processes} == {socket.gethostname()}
+    if verdict.verdict == "HUNG" or evidence.ended_by or evidence.command_exit_code == 0 or not is_of_here:
+        return verdict
+    if not endings.has_watch(watch) or not judge.lived(evidence) or may_live(live(str(watch))):
+        return verdict
+    before = judge.triage(dataclasses.replace(evidence, command_exit_code=None))
+    end = judge.triage(dataclasses.replace(_last_words(watch), stall_s=evidence.stall_s), afterwards=NEXT_RUN)
+    if not end.coverage["processes"]:
+        return verdict
+    return dataclasses.replace(end, evidence=[*end.evidence, judge.standstill(before)], paths=verdict.paths)
+
+
 def _read(path: Path) -> Evidence:
     """The evidence in a file or directory; of one that lies in the directory of a watch, with how its command ended."""
-    evidence = directory.read(path)
-    code = endings.command_exit_code(path.absolute().parent.parent)
-    return evidence if code is None else dataclasses.replace(evidence, command_exit_code=code)
+    return endings.with_end_of_command(directory.read(path), path.absolute().parent.parent)
 
 
 def newest(run: Path) -> Path | None:
@@ -646,4 +671,6 @@ def _new_folder() -> Path:
 
 
 def _pathlike(word: str) -> bool:
+    if word.startswith(RAY_CLIENT):
+        return False
     return "/" in word or word.endswith((".zip", ".json", ".pkl", ".pickle")) or word.startswith(".")

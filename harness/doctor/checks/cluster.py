@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
+from harness import extras
 from harness.doctor.facts import Facts
 from harness.doctor.gather.software import Software
 from harness.doctor.outcome import Asked, Fine, Outcome, Problem, comparison
@@ -145,7 +146,7 @@ def _other_package(name: str, shell: Software, worker: Software, *, wire: bool) 
         why += "; ranks with different builds of it do not understand each other"
     fix = f"pip install {name}=={theirs.get(name)}   # here, or leave it"
     if name in ours:
-        fix = f"{shlex.quote(worker.executable)} -m pip install {name}=={ours[name]}"
+        fix = extras.install_into(worker.executable, f"{name}=={ours[name]}")
     return Problem(
         "error" if wire else "warning",
         f"{name} is another one there than in this shell",

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness import extras
 from harness.envs import interpreter, recipe
 from harness.envs.bundles import bundle
 from harness.envs.environment import Environment
@@ -187,7 +188,7 @@ def _not_brought(environment: Environment, why: str) -> BadInput:
         why = f"{package or 'the package'}, which brings the engine {environment.engine!r}, is not installed there"
     fix = f"uv pip list --python {environment.python}   # without what brings {environment.engine}: add it"
     if package:
-        fix = f"uv pip install --python {environment.python} {package}"
+        fix = extras.install_into(environment.python, package)
     where = f"the environment {environment.name} ({environment.python})"
     return BadInput(f"{where} cannot start {environment.engine}: {why}", fix=fix)
 

@@ -12,6 +12,7 @@ import reports
 from harness import dates, verdict_file
 from harness.cluster.waiting import RunCut
 from harness.errors import BadInput, HarnessError
+from harness.nearest_run import what_there_is
 from harness.other_paths import another_out
 from harness.parity.runs.run_options import LaunchOptions
 from harness.recordings.library import Library
@@ -108,6 +109,7 @@ def recording_in(out: str | os.PathLike[str] | None, name: str) -> Iterator[Path
         except KeyboardInterrupt as error:
             if any(folder.glob(f"**/{EVENTS}/*.jsonl")):
                 error.add_note(f"what was recorded until then is in {folder}")
+                error.__dict__["fix"] = what_there_is(folder)
             raise
 
 

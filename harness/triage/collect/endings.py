@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection
+import socket
+import time
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
-from harness.triage.evidence import Evidence, Peak, Process, Sample
+from harness.triage.evidence import EndedBy, Evidence, Peak, Process, Sample
 from probes import limits
 from probes.files import write_whole
 from probes.heartbeat import WATCHDOG
@@ -20,6 +23,7 @@ from probes.heartbeat import WATCHDOG
 NAME = "ended.json"
 MAX_ENDED_BYTES = 16 << 20  # 4,096 processes take 1 MiB
 MAX_CODE = 255  # an exit code is a byte
+MAX_SIGNAL = 64  # of Linux
 MAX_BEAT_BYTES = 1 << 12  # of the watch's own beat, which is written as a block of 512 bytes
 
 
@@ -47,14 +51,27 @@ def read(directory: Path) -> tuple[Peak, ...]:
         return ()
 
 
-def command_exit_code(directory: Path) -> int | None:
-    """The exit code in the last beat of the watch of this directory; None if the watch saw no end of its command."""
+def with_end_of_command(evidence: Evidence, directory: Path) -> Evidence:
+    """The evidence with how the command of the watch of this directory ended, as far as the last beat of the watch
+    says."""
     try:
         with open(directory / WATCHDOG, "rb") as stream:
-            code = json.loads(stream.read(MAX_BEAT_BYTES))["exit_code"]
+            beat = json.loads(stream.read(MAX_BEAT_BYTES))
+        code = beat["exit_code"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # no watch, one that goes on, a damaged beat
+        return evidence
+    if not isinstance(code, int) or not 0 <= code <= MAX_CODE:
+        return evidence
+    return replace(evidence, command_exit_code=code, ended_by=_ended_by(beat))
+
+
+def _ended_by(beat: Mapping[str, Any]) -> EndedBy | None:
+    signum, at_ns = beat.get("signal"), beat.get("signal_t_ns")
+    if not isinstance(signum, int) or not isinstance(at_ns, int) or not 0 < signum <= MAX_SIGNAL:
         return None
-    return code if isinstance(code, int) and 0 <= code <= MAX_CODE else None
+    is_here = beat.get("host") == socket.gethostname()  # the clock is this host's
+    age_s = (time.monotonic_ns() - at_ns) / 1e9
+    return EndedBy(signum, age_s if is_here and age_s >= 0 else None)
 
 
 def has_watch(directory: Path | None) -> bool:
@@ -77,8 +94,7 @@ def added(evidence: Evidence, directory: Path) -> Evidence:
                 samples=(Sample(0.0, "gone"),))
         for key, peak in by_key.items() if (peak.killed or peak.rank is not None) and key not in keys
     ]  # fmt: skip
-    code = command_exit_code(directory)
-    return replace(evidence, processes=tuple(processes), peaks=peaks, command_exit_code=code)
+    return with_end_of_command(replace(evidence, processes=tuple(processes), peaks=peaks), directory)
 
 
 def _ended(process: Process, peak: Peak | None) -> Process:

@@ -21,6 +21,7 @@ from probes.format import EVENTS
 from probes.identity import WATCH
 from scenarios.ports import refused, speaks_http
 
+RAY_CLIENT = "ray://"  # begins an address of Ray's client server
 RAY_PORT = 6379  # default port of the GCS
 MAX_PORT = 65_535  # a port of TCP has 16 bits
 _BEAT = re.compile(rf"/{beats.FOLDER}/\d+[^/]*\.json$")
@@ -189,7 +190,7 @@ def live(what: str | Sequence[str]) -> Scope:
     text = " ".join(words)
     if text and Path(text).is_dir():
         return _directory(Path(text))
-    if text == "auto" or text.startswith("ray://") or re.fullmatch(r"[\w.\-\[\]:]+:\d+", text):
+    if text == "auto" or text.startswith(RAY_CLIENT) or re.fullmatch(r"[\w.\-\[\]:]+:\d+", text):
         return _cluster(text)
     unknown = next((word for word in words if not word.isdigit()), "") if any(map(str.isdigit, words)) else text
     raise BadInput(
@@ -256,7 +257,13 @@ def _directory(directory: Path) -> Scope:
 
 def _cluster(text: str) -> Scope:
     gcs_addresses = sorted(set(ray.local_raylets().values()))
-    if text == "auto" or (text.startswith("ray://") and len(gcs_addresses) == 1):
+    of_client = text.startswith(RAY_CLIENT)
+    named = text.removeprefix(RAY_CLIENT).strip("/")
+    host, colon, port = named.rpartition(":")
+    if of_client:  # it names the client server's port; the GCS has its own
+        host, port = host if colon else named, str(RAY_PORT)
+    hosts = {"localhost", "127.0.0.1", socket.gethostname(), *(gcs.rpartition(":")[0] for gcs in gcs_addresses)}
+    if text == "auto" or (of_client and host in hosts and len(gcs_addresses) == 1):
         if not gcs_addresses:
             raise BadInput(
                 "no Ray cluster has a node on this host",
@@ -268,9 +275,6 @@ def _cluster(text: str) -> Scope:
                 fix=f"harness triage {gcs_addresses[0]}",
             )
         return Scope(ray_address=gcs_addresses[0])
-    host, _, port = text.removeprefix("ray://").rpartition(":")
-    if text.startswith("ray://"):
-        port = str(RAY_PORT)  # ray:// names the client server's port; the GCS has its own
     if not 0 < int(port) <= MAX_PORT:
         raise BadInput(
             f"{host}:{port} is no address: a port is a number from 1 to {MAX_PORT}",

@@ -252,13 +252,18 @@ def _in_kernel(process: Process) -> Blocked | None:
 
 
 def _without_stack(process: Process | None) -> str:
-    """What a process without a stack does: by its error, or by the kernel function in which its main thread sleeps at
-    both looks."""
+    """What a process without a stack does: by its error, or by the kernel."""
     if process is not None and process.error:
         return f"failed: {process.error}"
-    functions = {sample.wchan for sample in process.samples} if process is not None else set()
-    words = kernel_waits.words(functions.pop()) if len(functions) == 1 else ""
+    words = wait_by_kernel(process)
     return f"waits for {words}, by the kernel" if words else "not known"
+
+
+def wait_by_kernel(process: Process | None) -> str:
+    """What a process waits for, in words, by the kernel function in which its main thread sleeps at both looks; empty
+    if that tells nothing."""
+    functions = {sample.wchan for sample in process.samples} if process is not None else set()
+    return kernel_waits.words(functions.pop()) if len(functions) == 1 else ""
 
 
 def _interpreter_locked(process: Process) -> Blocked | None:

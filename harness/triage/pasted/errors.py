@@ -86,16 +86,26 @@ _EXACT = "CUDA_LAUNCH_BLOCKING=1 COMMAND   # the line that it names is exact the
 _SIGNAL = "gdb PROGRAM CORE -ex bt   # where it was in C"
 _SYSTEM_ERROR = r"(?:\[Errno \d|[Ee]rror|[Ff]ailed).{0,200}%s(?! [a-z])|(?:^|: )%s(?=\W{0,3}(?:$|: ))"
 _HOST_MEMORY = "free -h; ulimit -v; cat /sys/fs/cgroup/memory.max   # which limit it met"
+_CUDA_MEMORY = (
+    "nvidia-smi --query-compute-apps=pid,used_memory --format=csv   # who holds it: an engine that did not sleep?"
+)
+# torch's allocator; CUDA's runtime and driver; libraries that allocate by themselves, and tell only by their status.
+_OUT_OF_CUDA_MEMORY = (
+    "CUDA out of memory", "CUDA error: out of memory", "CUDA driver error: out of memory", "cudaErrorMemoryAllocation",
+    "CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED",
+    "CUSOLVER_STATUS_ALLOC_FAILED", "CUSPARSE_STATUS_ALLOC_FAILED",
+)  # fmt: skip
+_SENDER = "sacct -j JOB -o JobID,State%30,End   # who ended the job: a scheduler, a limit of time, a person"
 _HIP_MEMORY = "rocm-smi --showpids   # who holds it: an engine that did not sleep?"
 _EVICTED = "kubectl describe node NODE   # which resource was low, and who used it"
 _POD = re.compile(r"Name: {2,}(?P<pod>[\w.-]{1,253})")
 _OF_A_JOB = rf"python|pt_|ray::|torchrun|(?i:{'|'.join(registry.BUILT_IN)})"  # names of its tasks begin so
 SIGNS = (
-    Sign("CUDA out of memory", "ran out of GPU memory",
-         "nvidia-smi --query-compute-apps=pid,used_memory --format=csv   # who holds it: an engine that did not sleep?",
-         of_memory=True),
-    Sign("HIP out of memory", "ran out of GPU memory", _HIP_MEMORY, of_memory=True),
-    Sign("hipErrorOutOfMemory", "ran out of GPU memory", _HIP_MEMORY, of_memory=True),
+    *(Sign(words, "ran out of GPU memory", _CUDA_MEMORY, of_memory=True) for words in _OUT_OF_CUDA_MEMORY),
+    Sign("NCCL WARN Cuda failure", "ran out of GPU memory", _CUDA_MEMORY,
+         re.compile(_OF_NCCL + "Cuda failure .{0,20}out of memory")),
+    *(Sign(words, "ran out of GPU memory", _HIP_MEMORY, of_memory=True)
+      for words in ("HIP out of memory", "HIP error: out of memory", "hipErrorOutOfMemory")),
     Sign("XPU out of memory", "ran out of GPU memory", "xpu-smi ps   # who holds it", of_memory=True),
     Sign("NPU out of memory", "ran out of NPU memory", "npu-smi info   # who holds it", of_memory=True),
     Sign(
@@ -228,6 +238,11 @@ SIGNS = (
          "harness triage PID   # of the engine core, while it stands", kind=Kind.ECHO),
     Sign("RPC call to ", "had no answer from a worker of vLLM", kind=Kind.ECHO,
          pattern=re.compile(r"RPC call to \w+ timed out")),
+    # Whoever sent it is no process of the job: a launcher ends its ranks by their pids.
+    Sign("SignalException: ", "was ended by a signal from outside", _SENDER,
+         re.compile(r"SignalException: Process (?P<pid>\d{1,10}) got (?P<detail>signal: \d{1,3})"), Kind.ECHO),
+    Sign(" death signal, shutting down workers", "was ended by a signal from outside", _SENDER,
+         re.compile(r"Received (?P<detail>(?:Signals\.)?\w{1,20}) death signal"), Kind.ECHO),
     Sign("EngineDeadError", "found its engine dead", kind=Kind.ECHO),
     Sign("ChildFailedError", "found a rank dead", kind=Kind.ECHO),
     Sign("ActorDiedError", "found an actor dead", kind=Kind.ECHO),

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from harness.triage import source
 from harness.triage.echoes import MORE_MEMORY, OUT_OF_MEMORY, lost_peer, missed_barrier, name_of
-from harness.triage.evidence import ENDED, Peak, Process
+from harness.triage.evidence import ENDED, EndedBy, Peak, Process
 from harness.triage.graph.subjects import ended, exit_text
 from harness.triage.graph.worlds import same_world
 from harness.triage.pasted.errors import SIGNS
@@ -30,6 +30,7 @@ _OF_A_CHILD = re.compile(
     r"worker|child|subprocess|CalledProcess|process.{0,60}(died|dead|exit|kill|terminat|fail)", re.I
 )
 SILENT = "was ended without a last word"  # as by a signal
+BEFORE_END = ("harness triage PID   # of the next run, before you end it",)
 
 
 def over(case: Case) -> Ruling | None:
@@ -49,6 +50,10 @@ def over(case: Case) -> Ruling | None:
     bad = _bad_ends(processes, kills | absent)
     outlived = {key: how for key, how in bad.items() if key not in kills | absent and _is_outlived(case, key, bad)}
     bad = {key: how for key, how in bad.items() if key not in outlived}
+    answers = {key: how for key, how in bad.items() if _answers_signal(case, key)}
+    if bad and len(answers) == len(bad):
+        return _on_request(case, list(answers))
+    bad = {key: how for key, how in bad.items() if key not in answers}
     if bad:
         ruling = _after_early_end(case, bad) or _in_bad_order(case, bad, kills, absent)
         return replace(ruling, evidence=(*ruling.evidence[:-1], *_outlived(case, outlived), *ruling.evidence[-1:]))
@@ -60,10 +65,12 @@ def over(case: Case) -> Ruling | None:
     return replace(ruling, evidence=_outlived(case, outlived))
 
 
-def unrecorded(exit_code: int) -> Ruling:
+def unrecorded(exit_code: int, ended_by: EndedBy | None = None) -> Ruling:
     """HEALTHY or INSUFFICIENT: a watched command has ended, and none of its processes left a record of its own."""
     if not exit_code:
         return Ruling("HEALTHY", "the watched command has ended with exit code 0, without a stall")
+    if ended_by is not None:
+        return Ruling("INSUFFICIENT", f"{ended_by.words} ended the watched command", next=BEFORE_END)
     by_signal = exit_code - 128 in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     name = f" ({signal.Signals(exit_code - 128).name})" if by_signal else ""
     return Ruling(
@@ -143,6 +150,31 @@ def _unknown_ends(case: Case) -> list[str]:
         for process in by_key.values()
         if not _in_good_order(process) and not any(map(_in_good_order, _above(process, by_key)))
     ]
+
+
+def _answers_signal(case: Case, key: str) -> bool:
+    """Whether a process ended after the user or a scheduler had asked the watch to end its command. The last heartbeat
+    of one that left no last word is up to two periods older than its end."""
+    ended_by, process = case.evidence.ended_by, case.subject(key).process
+    if ended_by is None or process is None:
+        return False
+    age_s = _dated_end_s(process)
+    return age_s is None or ended_by.age_s is None or age_s < ended_by.age_s + SILENCE_S
+
+
+def _on_request(case: Case, answers: list[str]) -> Ruling:
+    """INSUFFICIENT: whoever ended badly answered the signal of a user or a scheduler. Where they stood is told."""
+    words = case.evidence.ended_by.words if case.evidence.ended_by else "a signal"
+    subjects = [subject for key in answers if not (subject := case.subject(key)).launcher]
+    beats = {subject.key: subject.process.beat for subject in subjects if subject.process}
+    stood = [f"{case.names([key])} stood at {describe(beat.raised_at)}"
+             for key, beat in beats.items() if beat is not None and beat.raised_at]  # fmt: skip
+    return Ruling(
+        "INSUFFICIENT",
+        f"{words} ended the run",
+        evidence=(*stood[:MAX_AFTER], _untaken(case)),
+        next=BEFORE_END,
+    )
 
 
 def _in_unknown_order(case: Case, unknown: list[str]) -> Ruling:
@@ -235,8 +267,9 @@ def _end_text(case: Case, keys: Sequence[str], how: str) -> tuple[str, str]:
 
 
 def _untaken(case: Case) -> str:
-    """A sentence on when the run ended, and that nothing says whether it stood still before."""
-    return f"it ended{_ago(case)}; no evidence of a stall was taken before"
+    """A sentence on when the run ended; without evidence of a stall, that nothing says whether it stood still."""
+    untaken = "" if case.evidence.stall_s else "; no evidence of a stall was taken before"
+    return f"it ended{_ago(case)}{untaken}"
 
 
 def _after_early_end(case: Case, bad: dict[str, str]) -> Ruling | None:

@@ -243,8 +243,9 @@ def last_lines(case: Case) -> Ruling | None:
     longest = max(case.evidence.log_phases, key=lambda phase: phase.took_s, default=None)
     return Ruling(
         "INSUFFICIENT",
-        f"no Python stack, error or timeout in {where}; {who}: {brief(most.text, 6)}",
+        f"nothing recognised in {where}; {who}: {brief(most.text, 6)}",
         evidence=(
+            "no Python stack, no error of a job and no line about a timeout is in it",
             *([f"its longest phase: {longest.words} ({longest.file}:{longest.line})"] if longest else ()),
             *_ends(case),
         ),

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import THRESHOLD_S
+from harness.triage.rules import pipes
 from harness.triage.rules.bystanders import explains
-from harness.triage.rules.pipes import unread
-from harness.triage.rules.polls import open_polls, polling
+from harness.triage.rules.polls import SERVING, open_polls, polling
 from harness.triage.rules.processes import to_free
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Live, Native, Ruling, Watching
 from harness.triage.rules.threads import for_whom, may_bring
-from harness.triage.rules.untested import MOMENT_S, bereft, in_a_loop, unnamed, untested
+from harness.triage.rules.untested import MOMENT_S, bereft, in_a_loop, unnamed, unread, untested
 
 # A job in motion sends something at least this often, or a second look finds its straggler. A hang younger than this
 # need not be named yet.
@@ -88,7 +88,10 @@ def slow_because(case: Case, keys: Sequence[str]) -> Ruling:
     awaited = [key for key in keys if key in case.awaited()]
     waiting = len(case.graph.waiters({*keys}))
     first = case.subject((awaited or list(keys))[0])
-    progress_lines = tuple(f"{case.names([key])} works: {case.subject(key).progress}" for key in keys[:MOST_SEEN])
+    progress_lines = tuple(
+        f"{case.names([key])} {'ends' if _ends(case.subject(key)) else 'works'}: {case.subject(key).progress}"
+        for key in keys[:MOST_SEEN]
+    )
     if waited_s < LONG_S and not case.evidence.stall_s:
         return Ruling(
             "HEALTHY",
@@ -96,12 +99,13 @@ def slow_because(case: Case, keys: Sequence[str]) -> Ruling:
             evidence=((_count(waiting),) if waiting else ()) + progress_lines,
             next=(Watching("to see who is slow, watch the next run: harness watch -- COMMAND"),) if waiting else (),
         )
-    who = f"{case.names(awaited)} {'is' if len(awaited) == 1 else 'are'} slow, not hung" if awaited else "not hung"
+    state = "ending" if all(_ends(case.subject(key)) for key in awaited) else "slow"
+    who = f"{case.names(awaited)} {'is' if len(awaited) == 1 else 'are'} {state}, not hung" if awaited else "not hung"
     return Ruling(
         "SLOW",
         f"{who}: {first.progress}",
         "K7",
-        place=first.frame,
+        place="" if _takes_requests(first) else first.frame,
         evidence=((f"{_count(waiting)}, {max(waited_s, case.evidence.stall_s):.0f} s by now",) if waiting else ())
         + progress_lines,
         next=(
@@ -109,6 +113,17 @@ def slow_because(case: Case, keys: Sequence[str]) -> Ruling:
             "look again later: the process that is slow stays the same",
         ),
     )
+
+
+def _ends(subject: Subject) -> bool:
+    """Whether the program of a process is over by its last word, and only its interpreter is not."""
+    return subject.process is not None and subject.process.beat is not None and subject.process.beat.ended
+
+
+def _takes_requests(subject: Subject) -> bool:
+    """Whether its main thread only waits for the next request: whatever it does, its other threads do it."""
+    looks = subject.process.samples[-1:] if subject.process else ()
+    return subject.doing.within(*SERVING) or any("csk_accept" in look.wchan for look in looks)
 
 
 def _count(waiting: int) -> str:
@@ -180,10 +195,27 @@ def healthy(case: Case) -> Ruling | None:
         return _bereft(case, dead, resting)
     if holes := untested(case):
         return _partly_seen(case, holes)
+    if not recorded and (blind := unread(case)):
+        return _partly_read(case, blind, len(looked))
     idle = sum(subject.doing.idle and subject.before.idle and not subject.progress for subject in looked)
     return Ruling(
         "HEALTHY",
         "nothing is pending: no process waits for another one" + (f" ({idle} of {len(looked)} idle)" if idle else ""),
+    )
+
+
+def _partly_read(case: Case, blind: Sequence[Subject], looked: int) -> Ruling:
+    """HEALTHY of those of which something is known, where these are most; else INSUFFICIENT."""
+    read = looked - len(blind)
+    missing = (f"what {case.names(subject.key for subject in blind)} {'does' if len(blind) == 1 else 'do'}",)
+    if read > len(blind):
+        return Ruling("HEALTHY", f"nothing is pending in {read} of {looked} processes, and the others were not read",
+                      missing=missing)  # fmt: skip
+    return Ruling(
+        "INSUFFICIENT",
+        f"only {read} of {looked} processes could be read, and nothing is pending there",
+        missing=missing,
+        next=(case.attach(), _NEXT_RUN),
     )
 
 
@@ -211,7 +243,7 @@ def _partly_seen(case: Case, holes: Collection[str]) -> Ruling:
     what they look for."""
     stand, open_pollers = unnamed(case), open_polls(case)
     if stand and not open_pollers and all(subject.process and subject.process.readers for subject in stand):
-        return unread(case, stand)
+        return pipes.unread(case, stand)
     if open_pollers and not stand:
         ruling = polling(case, open_pollers)
         others = tuple(hole for hole in holes if hole not in map(in_a_loop, open_pollers))

@@ -15,7 +15,7 @@ from harness.triage.graph import Subject
 from harness.triage.graph.awaiting import in_loop
 from harness.triage.graph.edges import superseded
 from harness.triage.graph.polling import place as polled_at
-from harness.triage.graph.subjects import LAUNCHERS
+from harness.triage.graph.subjects import LAUNCHERS, wait_by_kernel
 from harness.triage.places import users
 from harness.triage.rules.outsiders import awaits_tasks
 from harness.triage.rules.polls import SERVING, open_polls, serves
@@ -127,6 +127,19 @@ def unseen(case: Case) -> list[int]:
 def _moves(subject: Subject) -> bool:
     beat = subject.process.beat if subject.process else None
     return bool(subject.progress) or (beat is not None and beat.progress_age_s < MOMENT_S)
+
+
+def unread(case: Case) -> list[Subject]:
+    """Live processes of which no stack, no recorder, no heartbeat that moves, and not even the kernel tells what they
+    do."""
+    return [
+        subject
+        for subject in case.live()
+        if subject.doing.kind == "unknown"
+        and subject.pending is None
+        and not _moves(subject)
+        and not wait_by_kernel(subject.process)
+    ]
 
 
 def _unnamed(case: Case, subject: Subject) -> bool:

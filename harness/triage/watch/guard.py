@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from harness.errors import HarnessError
 from harness.triage.watch.observe import Observer
 from harness.triage.watch.watchdog import Means, Stall, Watchdog
 from harness.triage.watch.watched_command import sockets, watched
@@ -42,10 +44,12 @@ class Guard:
         self._thread.start()
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
+        self._dog.over(_exit_code(error))
+        self._dog.close()
         if self._sockets:
             shutil.rmtree(self._sockets, ignore_errors=True)
         if not self._dog.retention:  # nobody needs the beats of a run that ended well
@@ -64,4 +68,13 @@ class Guard:
             while not self._ended.wait(PERIOD_S) and self.stall is None:
                 self.stall = self._dog.tick()
         finally:
-            self._dog.close()
+            self._dog.close()  # once more with how the runs ended, when they have
+
+
+def _exit_code(error: BaseException | None) -> int:
+    """The exit code of a command that this error ends."""
+    if isinstance(error, HarnessError):
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + signal.SIGINT
+    return 0 if error is None else 1

@@ -6,14 +6,15 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from types import FrameType
+
+from harness.triage.collect import proc
 
 # The terminal sends these to its whole foreground group, the command included. Sent by `kill`, they are passed on.
 _KEYS = (signal.SIGINT, signal.SIGQUIT)
 _PASSED_ON = (*_KEYS, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-
-
 _ENDING = (*_KEYS, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -25,7 +26,12 @@ class Passing:
         self._child: subprocess.Popen[bytes] | None = None
         self._early: list[int] = []
         self._looking = False
-        self.ending = False  # a signal has asked for the end
+        self.asked: tuple[int, int] | None = None  # the first signal that asked for the end, and when (monotonic, ns)
+
+    @property
+    def ending(self) -> bool:
+        """Whether a signal has asked for the end."""
+        return self.asked is not None
 
     def to(self, child: subprocess.Popen[bytes]) -> None:
         """From now on signals go to `child`, including those that came earlier."""
@@ -44,7 +50,8 @@ class Passing:
 
     def arrived(self, signum: int, frame: FrameType | None) -> None:
         """The signal handler."""
-        self.ending = self.ending or signum in _ENDING
+        if self.asked is None and signum in _ENDING:
+            self.asked = signum, time.monotonic_ns()
         if self._child is None:
             self._early.append(signum)
         elif self._child.poll() is None:
@@ -54,12 +61,19 @@ class Passing:
             raise KeyboardInterrupt
 
     def _send(self, signum: int) -> None:
+        """Send a signal to the command. One that ends it goes to its whole process group, as the terminal's keys do:
+        else a script would end, and what it started would be left behind."""
         assert self._child is not None
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if signum not in _KEYS:
-                self._child.send_signal(signum)
-            elif not self.foreground:
+        if signum not in _ENDING:
+            self._child.send_signal(signum)
+        elif not self.foreground:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child.pid, signum)
+        elif signum not in _KEYS:  # the command is in our own group
+            below = proc.descendants((self._child.pid,), proc.parents())
+            for pid in (pid for pid in below if proc.process_group(pid) == os.getpgrp()):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signum)
 
 
 @contextlib.contextmanager

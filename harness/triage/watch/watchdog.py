@@ -21,7 +21,7 @@ from harness.errors import HarnessError
 from harness.triage.collect import Scope
 from harness.triage.collect import collect as collect_evidence
 from harness.triage.collect.stacks import missing
-from harness.triage.judge import before_end, ended_well, stood_still, triage
+from harness.triage.judge import before_end, ended_well, lived, stood_still, triage
 from harness.triage.watch.observe import Observer
 from harness.triage.watch.peaks import Peaks
 from harness.triage.watch.progress import Progress, Snapshot, Suspicion, over
@@ -101,7 +101,7 @@ class Watchdog:
         self._slow_due_s = means.clock() + stall_s
         self._exit_code: int | None = None  # of the command, when it has ended
         self.ended_as_meant: Callable[[], bool] = lambda: False  # whether the command has ended with 0, or on request
-        self.ending = False  # the command has been asked to end
+        self.asked: tuple[int, int] | None = None  # the signal by which the command was asked to end, and when (ns)
         self.ends = False  # the caller ends a job whose hang is confirmed, so that advice about its processes is late
         self._confirms = False  # the look that confirms a hang is under way
         self._still_s, self._collecting = 0.0, threading.Lock()
@@ -154,7 +154,9 @@ class Watchdog:
     def _goes_on(self, snapshot: Snapshot) -> bool:
         """Whether a hang is over. The user is told so if the job continues, but not if it ends, by itself or on
         request."""
-        if self.ending or not self._stuck <= {process.key for process in snapshot.processes if not over(process)}:
+        if self.asked is not None or not self._stuck <= {
+            process.key for process in snapshot.processes if not over(process)
+        }:
             return True
         self._calm += 1
         if self._calm < CALM:
@@ -191,9 +193,9 @@ class Watchdog:
 
         May be called from any thread. Raises HarnessError if there is none.
         """
-        from harness.triage.run import alive, newest  # which attaches watches itself
+        from harness.triage.run import newest  # which attaches watches itself
 
-        if alive(self._collected(folder, self.observer.roots, self._still_s)):
+        if lived(self._collected(folder, self.observer.roots, self._still_s)):
             return folder
         if (last := newest(self.directory)) is None:
             raise HarnessError(f"{self.directory} holds no evidence, and nobody lives")
@@ -202,7 +204,8 @@ class Watchdog:
     def close(self) -> None:
         """End the watch on purpose: processes that live on are told not to miss it."""
         code = {} if self._exit_code is None else {"exit_code": self._exit_code}
-        self._beat(ended=True, **code)
+        asked = {} if self.asked is None else dict(zip(("signal", "signal_t_ns"), self.asked, strict=True))
+        self._beat(ended=True, **code, **asked)
         self._close()
         self.retention.close()
 
@@ -237,7 +240,7 @@ class Watchdog:
 
     def _look_for_slow(self, now: float) -> None:
         """Once a threshold, while nothing hangs: look who stays slow, and say so."""
-        if self.slowness is None or self._hung or self.ending or now < self._slow_due_s:
+        if self.slowness is None or self._hung or self.asked is not None or now < self._slow_due_s:
             return
         self._slow_due_s = now + self.stall_s
         folder = self.retention.folder()

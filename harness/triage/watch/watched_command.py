@@ -27,6 +27,8 @@ from harness.other_paths import another_out
 from harness.program import CommandNotRun, find_program, with_path_first
 from harness.triage.collect import endings, redact
 from harness.triage.collect.proc import STDERR
+from harness.triage.echoes import is_echo
+from harness.triage.evidence import EndedBy
 from harness.triage.remote import token
 from harness.triage.watch.claim import Claim
 from harness.triage.watch.deaths import failed_ranks, first_death, killed_for_memory
@@ -173,11 +175,12 @@ def watch(
             if serving is not None:
                 serving.server.close()
             if dog is not None:
+                dog.asked = passed.asked
                 dog.close()
             claim.release()
             _tell_full_disk(directory, say)
         failed = code not in (0, STALLED)
-        last_words = stderr_tail.words(child.returncode) if failed else ""
+        last_words = _last_words(child.returncode, stderr_tail, passed) if failed else ""
         unasked = failed and dog is not None and not passed.ending
         death = _death(directory, dog, began_s, stderr_tail.text()) if unasked and dog is not None else ""
         if failed:
@@ -193,6 +196,15 @@ def _ended_as_meant(child: subprocess.Popen[bytes], passed: Passing) -> bool:
     """Whether the command has ended with 0, or after a signal that asked it to."""
     code = child.poll()
     return code == 0 or (code is not None and passed.ending)
+
+
+def _last_words(returncode: int | None, stderr_tail: StderrTail, passed: Passing) -> str:
+    """Why a failed command ended, by what it printed; after a signal that asked it to end, unless it says otherwise,
+    that signal."""
+    words = stderr_tail.words(returncode)
+    if passed.asked is None or ((returncode or 0) >= 0 and words and not is_echo(words)):
+        return words
+    return f"{EndedBy(passed.asked[0]).words} asked it to end"
 
 
 def _tell_kills(kills: int, say: Callable[[str], None]) -> None:
@@ -351,7 +363,7 @@ class _Follower:
         while not _ended(self.child, period_s):
             if self.hang_reported.is_set():
                 break
-            self.dog.ending = self.passed.ending
+            self.dog.asked = self.passed.asked
             again = time.monotonic() >= self.due_s
             try:
                 with self.passed.looking():

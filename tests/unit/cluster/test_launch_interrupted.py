@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -31,3 +33,21 @@ def test_an_interrupt_while_the_cluster_starts_leaves_no_process(
     with pytest.raises(KeyboardInterrupt), Cluster():
         pass
     assert len(started) == 1 and not alive(started[0].pid)
+
+
+@pytest.mark.parametrize(("error", "kept"), [(None, False), (KeyboardInterrupt, False), (ValueError, True)])
+def test_ray_leaves_its_session_only_of_a_run_that_failed(
+    error: type[BaseException] | None, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of one that the user ended, nobody reads the logs: each takes megabytes of TMPDIR."""
+    session = tmp_path / "session"
+
+    def begun(self: Cluster) -> None:
+        session.mkdir()
+        self._logs = str(session)
+
+    monkeypatch.setattr(Cluster, "_begin", begun)
+    with contextlib.suppress(KeyboardInterrupt, ValueError), Cluster():
+        if error is not None:
+            raise error
+    assert session.exists() is kept

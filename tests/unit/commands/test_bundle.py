@@ -4,6 +4,7 @@ nothing."""
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -463,3 +464,13 @@ def test_a_run_whose_manifest_is_a_link_is_refused_by_its_name(folder: Path, tmp
     with pytest.raises(BadInput, match=re.escape(str(run / "run.json"))):
         pack([run], tmp_path / "b.zip")
     assert not (tmp_path / "b.zip").exists()
+
+
+def test_a_folder_of_runs_is_answered_with_its_newest_run(tmp_path: Path) -> None:
+    for number, name in enumerate(("old", "new")):
+        make("baseline").write(tmp_path / "runs" / name)
+        os.utime(tmp_path / "runs" / name, (number, number))
+    with pytest.raises(BadInput) as caught:
+        contents([tmp_path / "runs"])
+    assert caught.value.instead == str(tmp_path / "runs")
+    assert str(caught.value.fix).startswith(str(tmp_path / "runs" / "new"))

@@ -224,3 +224,16 @@ def test_the_title_of_what_was_not_as_asked_names_its_section() -> None:
     assert [(entry.name, entry.kind) for entry in glossary.find("not as you asked")] == [
         (parity.NOT_AS_ASKED, "section")
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("K2 order inversion", ["K2"]),
+        ("HUNG K4 absent peer", ["HUNG", "K4"]),
+        ("K2 K4 UNSOUND", ["K2", "K4", "UNSOUND"]),
+        ("STALE_WEIGHTS K4", ["STALE_WEIGHTS", "K4"]),
+    ],
+)
+def test_a_name_of_several_words_needs_no_quotes(words: str, names: list[str]) -> None:
+    assert [entry.name for entry in glossary.find_words(words.split())] == names

@@ -145,3 +145,12 @@ def test_what_only_this_machine_has_is_no_source_for_others(prefix: Path, monkey
     assert str(refused.value.fix).startswith("--source wheels/rlhf_harness-9-py3-none-any.whl ")
     monkeypatch.chdir(prefix)
     assert extras.source_for_others() == "."
+
+
+def test_packages_are_installed_into_an_environment_with_or_without_pip(tmp_path: Path) -> None:
+    python = tmp_path / "bin" / "python"
+    assert shlex.split(extras.install_into(str(python), "x")) == [str(python), "-m", "pip", "install", "x"]
+    (tmp_path / "pyvenv.cfg").touch()
+    assert shlex.split(extras.install_into(str(python), "x"))[-5:] == ["pip", "install", "--python", str(python), "x"]
+    (tmp_path / "lib" / "python3.11" / "site-packages" / "pip").mkdir(parents=True)
+    assert shlex.split(extras.install_into(str(python), "x"))[0] == str(python)

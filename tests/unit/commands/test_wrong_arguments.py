@@ -38,6 +38,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "empty").mkdir()
     write_manifest(tmp_path / "my watch", {"command": "x", "watch": True})
     (tmp_path / "file").write_text("x")
+    (tmp_path / "page.html").write_text("<!DOCTYPE html>")
     (tmp_path / "trl.py").touch()
     (tmp_path / "mine.py").write_text("def f(args): return {'tp': arg['x']}\n")
     return tmp_path
@@ -121,6 +122,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
          "harness report 'a b' --format html > x.html"),
         (["report", "a b/baseline", "--format", "json", "--out", "x y.json"], "--out belongs to --export",
          "harness report 'a b/baseline' --format json > 'x y.json'"),
+        (["report", "page.html"], "page.html is a page to open in a browser", "python3 -m webbrowser page.html"),
         (["report", "empty"], "empty holds neither a verdict (verdict.json) nor a run", MAKES),
         (["triage", "a..b:6379"], "nothing answers at a..b:6379: ", "pgrep -af gcs_server"),
         (["watch", "--serve", "a..b:7700", "--", "true"], "evidence cannot be served at a..b:7700: ",

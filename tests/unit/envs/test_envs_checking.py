@@ -9,7 +9,7 @@ import pytest
 from fake_environments import RAY, venv
 from rich.console import Console
 
-from harness import envs
+from harness import envs, extras
 from harness.commands import env_tables
 from harness.envs import Environment, checking, registration
 from harness.envs.progress import Downloads, Plain, console
@@ -95,7 +95,7 @@ def test_another_ray_and_another_engine_are_found_and_stop_the_generation(mine: 
         info.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
     checks = {item.name: item for item in envs.check(mine)}
     assert {name for name, item in checks.items() if item.outcome == "failed"} == {"ray", "vllm"}
-    assert checks["ray"].fix == f"{mine.python} -m pip install ray=={RAY}"
+    assert checks["ray"].fix == extras.install_into(mine.python, f"ray=={RAY}")
     assert checks["vllm"].found == "0.1 (was 0.32.0)"
     assert checks["generation"].outcome == "not run"
 

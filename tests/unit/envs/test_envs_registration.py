@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from fake_environments import RAY, snapshot, venv
 
+from harness import extras
 from harness.envs import environment, interpreter, registration
 from harness.envs.interpreter import Driver, Interpreter
 from harness.errors import BadInput, EnvironmentUnusable
@@ -95,7 +96,7 @@ def test_another_ray_is_refused_with_the_command_that_fixes_it(tmp_path: Path) -
     python = venv(tmp_path / "mine", ray="2.1.0")
     with pytest.raises(EnvironmentUnusable, match=r"has ray 2\.1\.0, the driver has ray") as caught:
         registration.add("mine", "vllm", str(python))
-    assert caught.value.fix == f"{python} -m pip install ray=={RAY}"
+    assert caught.value.fix == extras.install_into(str(python), f"ray=={RAY}")
     assert environment.all_environments() == []
 
 

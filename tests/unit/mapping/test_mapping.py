@@ -504,7 +504,7 @@ def test_a_function_that_raises_is_the_error_where_no_other_maps_its_part(checke
         (
             "README.md --engine sglang",
             "README.md is no file of Python",
-            "cp -- README.md README.py   # if it is one: then name the copy",
+            "harness help mapping   # what a mapping is",
         ),
         ("my_mapping --engine vllm", "did you mean my_mapping.py?", "harness mapping my_mapping.py --engine vllm"),
         (". --engine sglang", ". is a directory", "ls .   # and name the file"),

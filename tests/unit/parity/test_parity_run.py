@@ -294,8 +294,9 @@ def test_an_interrupt_says_where_the_recording_is(
 
     monkeypatch.setattr(Experiment, "record", interrupted_later)
     assert cli.main(["run", "ppo-tiny", "--out", "it"]) == code
-    last = capsys.readouterr().err.splitlines()[-1]
+    *_, last, fix = capsys.readouterr().err.splitlines()
     assert last == f"harness: interrupted; what was recorded until then is in {tmp_path / 'it'}"
+    assert fix == f"  fix: harness report {tmp_path / 'it'}   # what there is"
     for step, out in (("record", "settings-alone"), ("begin", "other")):
         monkeypatch.setattr(Experiment, step, interrupted)
         assert cli.main(["run", "ppo-tiny", "--out", out]) == code

@@ -90,7 +90,7 @@ def test_each_sign_is_a_failure_of_its_own(tmp_path: Path, line: str, what: str,
 def test_a_log_without_a_failure_says_how_it_ends(tmp_path: Path, text: str) -> None:
     (tmp_path / "job.log").write_text(text)
     verdict = triage([str(tmp_path / "job.log")])
-    assert verdict.verdict == "INSUFFICIENT" and "no Python stack, error or timeout in job.log" in verdict.reason
+    assert verdict.verdict == "INSUFFICIENT" and "nothing recognised in job.log" in verdict.reason
 
 
 def test_the_first_failure_decides_and_nobody_is_blamed(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_warning_of_nccl_names_the_process_and_a_lost_connection_is_an_echo(tm
 def test_information_of_nccl_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text("node7:1:2 [0] NCCL INFO NET/IB: Got completion from peer 10.0.0.9\n")
     verdict = triage([str(tmp_path / "job.log")])
-    assert verdict.verdict == "INSUFFICIENT" and "no Python stack, error or timeout in job.log" in verdict.reason
+    assert verdict.verdict == "INSUFFICIENT" and "nothing recognised in job.log" in verdict.reason
 
 
 WAITS = (
@@ -284,3 +284,13 @@ def test_steps_that_are_not_of_the_rank_that_failed_prove_nothing(tmp_path: Path
 def test_steps_in_the_file_of_a_host_may_be_of_any_of_its_ranks(tmp_path: Path) -> None:
     (tmp_path / "node1.log").write_text(raised("", "ValueError: a") + "".join(f"step {step}\n" for step in range(10)))
     assert "ended with ValueError: a" in triage([str(tmp_path / "node1.log")]).reason
+
+
+@pytest.mark.parametrize("signal", ["15", "2", "1"])
+def test_a_launcher_that_was_ended_by_a_signal_is_no_first_failure(tmp_path: Path, signal: str) -> None:
+    name = "torch.distributed.elastic.multiprocessing.api.SignalException"
+    lines = f"Received {signal} death signal, shutting down workers\n{name}: Process 71 got signal: {signal}\n"
+    launcher, raised = errors(tmp_path, lines)
+    assert launcher.echo and raised.echo and raised.pid == 71
+    first, *_ = errors(tmp_path, f"[rank1]: ValueError: x\n{lines}")
+    assert first.rank == 1 and not first.echo

@@ -123,3 +123,26 @@ def test_host_memory_has_a_phase_too(tmp_path: Path) -> None:
     error = "OSError: [Errno 12] Cannot allocate memory"
     loading = (("/job/load.py", "load_checkpoint"),)
     assert words_of(tmp_path, trace(loading, error=error)) == "could not allocate host memory while it loaded a model"
+
+
+@pytest.mark.parametrize("error", [
+    "RuntimeError: CUDA error: out of memory", "RuntimeError: CUDA driver error: out of memory",
+    "torch.AcceleratorError: CUDA error: out of memory", "RuntimeError: CUDA error: cudaErrorMemoryAllocation",
+    "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "RuntimeError: HIP error: out of memory",
+])  # fmt: skip
+def test_each_library_says_in_its_words_that_memory_ran_out(tmp_path: Path, error: str) -> None:
+    assert words_of(tmp_path, trace(PHASES["in the backward pass"], error=error)).startswith("ran out of GPU memory in")
+
+
+def test_nccl_says_that_memory_ran_out(tmp_path: Path) -> None:
+    line = "n1:71:90 [0] misc/utils.cc:12 NCCL WARN Cuda failure 2 'out of memory'"
+    assert words_of(tmp_path, line) == "ran out of GPU memory"
+
+
+@pytest.mark.parametrize("error", [
+    "RuntimeError: CUDA error: an illegal memory access was encountered",
+    "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`",
+])  # fmt: skip
+def test_another_cuda_error_is_not_about_memory(tmp_path: Path, error: str) -> None:
+    assert words_of(tmp_path, error).startswith("met a CUDA error")

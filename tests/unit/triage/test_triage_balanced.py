@@ -95,3 +95,20 @@ def test_only_who_waits_for_work_at_both_looks_counts_as_idle() -> None:
     idle = judged(server)
     assert idle.verdict == "HEALTHY" and "1 of 1 idle" in idle.reason
     assert "idle" not in judged(bare(0, SLEEPS), bare(1, SLEEPS)).reason
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_a_rank_whose_program_is_over_ends_and_is_not_slow(over: bool) -> None:
+    """As while its interpreter frees memory, where it has no stack any more."""
+    last = rank(1, "", state="R", world=2)
+    assert last.beat is not None
+    ending = dataclasses.replace(last, beat=dataclasses.replace(last.beat, ended=over))
+    verdict = triage(evidence(rank(0, INSIDE, world=2), ending, stall_s=12.0))
+    assert verdict.verdict == "SLOW" and verdict.reason.startswith(f"rank 1 is {'ending' if over else 'slow'}, not")
+
+
+@pytest.mark.parametrize(("wchan", "first"), [("inet_csk_accept", False), ("", True)])
+def test_a_thread_that_works_beside_an_accept_loop_is_not_placed_in_the_loop(wchan: str, first: bool) -> None:
+    server = bare(1, COMPUTES, cpu_s=0.5, wchan=wchan)
+    verdict = triage(evidence(rank(0, INSIDE, world=2), server, stall_s=12.0))
+    assert verdict.verdict == "SLOW" and bool(verdict.triage.place) is first

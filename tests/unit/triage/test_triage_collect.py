@@ -36,6 +36,7 @@ from harness.triage.collect import (
 from harness.triage.collect.draft import Draft
 from harness.triage.evidence import Frame, Group, Process, Thread
 from harness.triage.graph.subjects import load
+from harness.triage.run import triage
 from probes import limits
 from probes.format import encode_json
 from probes.install import start
@@ -611,3 +612,26 @@ def test_a_thread_of_the_kernel_is_no_job(
 def test_a_process_that_lives_is_not_said_to_have_ended() -> None:
     words = "Error: Failed to open process 2 - check that the process is running"
     assert "has ended" not in stacks.refused(os.getpid(), words).note
+
+
+@pytest.mark.parametrize(
+    ("word", "address"),
+    [("ray://10.9.8.7:10001", "10.9.8.7"), ("ray://10.9.8.7", "10.9.8.7"), ("ray://10.9.8.7:10001/", "10.9.8.7"),
+     ("ray://127.0.0.1:10001", "")],
+)  # fmt: skip
+def test_a_client_address_of_ray_means_the_cluster_of_that_host(
+    word: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster of this host is not meant by the address of another one."""
+    monkeypatch.setattr(scope.ray, "local_raylets", lambda: {7: "10.0.0.1:7000"})
+    monkeypatch.setattr(scope, "refused", lambda host, port, limit: "")
+    monkeypatch.setattr(scope, "speaks_http", lambda host, port, limit: False)
+    assert scope.live(word).ray_address == (f"{address}:{scope.RAY_PORT}" if address else "10.0.0.1:7000")
+
+
+def test_a_client_address_of_ray_is_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scope, "refused", lambda host, port, limit: "Connection refused")
+    monkeypatch.setattr(scope.ray, "local_raylets", dict)
+    with pytest.raises(BadInput) as refused:
+        triage(["ray://127.0.0.1:1"])
+    assert f"127.0.0.1:{scope.RAY_PORT}" in refused.value.message

@@ -139,6 +139,29 @@ def test_a_directory_of_parity_is_its_watch(tmp_path):
     assert verdict.verdict == "HUNG" and [party.rank for party in verdict.triage.culprits] == [1]
 
 
+@pytest.mark.parametrize(
+    ("sides", "whole", "command"),
+    [
+        (("baseline", "candidate"), ("baseline",), ["diff", ""]),
+        (("baseline",), ("baseline",), ["report", "baseline"]),
+        (("baseline",), (), ["report", "baseline"]),
+    ],
+)
+def test_a_comparison_that_was_interrupted_says_what_there_is(tmp_path, sides, whole, command):
+    for side in sides:
+        write_manifest(tmp_path / side, {})
+        (tmp_path / side / "events").mkdir()
+    for side in whole:
+        (tmp_path / side / "index.json").write_text("{}")
+    with pytest.raises(BadInput) as refused:
+        run.triage([str(tmp_path)])
+    for side in ("baseline", "candidate"):
+        state = "whole" if side in whole else "not whole" if side in sides else "missing"
+        assert f"the {side} is {state}" in refused.value.message
+    fix = shlex.split(str(refused.value.fix), comments=True)
+    assert fix == ["harness", command[0], str(tmp_path / command[1])]
+
+
 def ended_run(folder: Path, *, well: bool) -> Path:
     """A run whose only process has ended."""
     write_manifest(folder, {"watch": True})

@@ -450,3 +450,13 @@ def test_what_works_without_a_stack_is_said_to_work(processes: tuple[Process, ..
     verdict_now = triage(evidence(*processes, source="live", stall_s=0.0))
     assert verdict_now.verdict == verdict and ("work" in verdict_now.reason) is bool(who)
     assert who in verdict_now.reason and len(verdict_now.reason.split()) <= 15
+
+
+@pytest.mark.parametrize(("read", "blind", "verdict"), [(2, 0, "HEALTHY"), (3, 1, "HEALTHY"), (1, 1, "INSUFFICIENT"),
+                                                        (1, 4, "INSUFFICIENT")])  # fmt: skip
+def test_little_that_was_read_is_not_healthy(read: int, blind: int, verdict: str) -> None:
+    idle = [process(100 + n, "process", "main:5 serve_forever") for n in range(read)]
+    judged = triage(evidence(*idle, *(process(200 + n, "process") for n in range(blind))))
+    assert judged.verdict == verdict, judged.reason
+    assert (f"{read} of {read + blind} processes" in judged.reason) is (blind > 0)
+    assert bool(judged.missing) is (blind > 0)

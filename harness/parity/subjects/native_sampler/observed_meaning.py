@@ -258,6 +258,6 @@ def evidence(result: NativeResult, side: str) -> str:
     meaning, largest = result.meanings[side], figure(result.learner_delta[side])
     beyond_count = meaning.beyond.get(meaning.column, 0)
     return (
-        f"{part_of(beyond_count, meaning.tokens, 'token')} beyond the tolerance in that meaning; "
+        f"{part_of(beyond_count, meaning.tokens, 'native token')} differ from the learner's in that meaning; "
         f"read as raw, the largest is {largest}"
     )

@@ -99,7 +99,7 @@ def test_a_job_that_ends_does_not_go_on(tmp_path: Path, ends: str) -> None:
     job = Job(tmp_path)
     assert len(job.run(30)) == 1
     job.moved += 1
-    job.dog.ending = ends == "asked to"
+    job.dog.asked = (15, 0) if ends == "asked to" else None
     job.run(2)
     job.more = {"ended": True}
     job.run(5)
