@@ -78,6 +78,7 @@ class Sample:
     locked_alone: bool = (
         False  # its only thread but the heartbeat's waits without a limit for a lock that no other process uses
     )
+    locked_together: bool = False  # it has several threads but the heartbeat's, and each waits for such a lock
     # What its only thread but the heartbeat's waits for in an event loop without a timer, as "socket:[7]".
     loop: tuple[str, ...] = ()
     timed: bool = False  # its main thread waits with a time limit, as in a sleep

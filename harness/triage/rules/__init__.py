@@ -46,6 +46,7 @@ from harness.triage.rules import (
     resources,
     routes,
     tasks,
+    together,
 )
 from harness.triage.rules import groups as groups
 from harness.triage.rules.ruling import Case, Rule, Ruling
@@ -71,6 +72,7 @@ RULES: tuple[Rule, ...] = (
     pools.lost,  # K4
     alive.unaided(alone.locked),  # K4
     lock_rings.ring,  # K6
+    alive.unaided(together.locked),  # K6, K4
     tasks.ring,  # K6
     alive.unaided(tasks.unfilled, excludes=alive.event_loop),  # K4
     builds.locked,  # K9
@@ -109,6 +111,7 @@ RULES: tuple[Rule, ...] = (
     resources.unmet,  # INSUFFICIENT
     outsiders.unopened,  # INSUFFICIENT
     makers.undecided,  # INSUFFICIENT
+    together.idle,  # INSUFFICIENT
     polls.undecided,  # INSUFFICIENT
     alive.undecided,  # INSUFFICIENT
     absence.unseen,  # INSUFFICIENT
