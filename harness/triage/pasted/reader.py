@@ -141,17 +141,24 @@ class Reader:
             self.log.begin(file)
         ended = torchrun.ended_attempts(pasted.text, pasted.lines())
         begin = ended[-1] if ended else 0
-        split = prefixes.of_text(file, pasted.text).split
+        prefix = prefixes.of_text(file, pasted.text)
+        split = prefix.split
+        # Then an indented line can only be a frame of the open thread.
+        stacks_alone = not (has_errors or has_counters or has_table or prefix.forms)
         self.notes += _attempts_note(file, ended)
         parser: Parser | None = None
-        last_place, last_writer = "", NOBODY
+        last_place: str | None = None
+        last_writer = NOBODY
         for number, line in islice(enumerate(pasted.lines(), 1), begin, None):
+            if stacks_alone and parser is not None and line[:4] == "    ":
+                parser.feed(line)
+                continue
             if line[:1] == "=":
                 if header := _FILE.fullmatch(line):
-                    place, part = header[1], NOBODY
+                    place, part, parser, last_place = header[1], NOBODY, None, None
                     continue
                 if section := naming.section(line):
-                    part = section
+                    part, parser, last_place = section, None, None
                     continue
             writer, rest = split(line)
             writer = part if writer is NOBODY else writer
