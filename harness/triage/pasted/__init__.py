@@ -29,6 +29,7 @@ from harness.triage.flight.log_counters import OF_LOG
 from harness.triage.pasted import naming, torchrun
 from harness.triage.pasted.dumps import Dump
 from harness.triage.pasted.naming import Name
+from harness.triage.pasted.nccl_ranks import NcclRanks
 from harness.triage.pasted.opened_files import plain_files
 from harness.triage.pasted.reader import Look, Reader
 from harness.triage.pasted.text import NO_TEXT
@@ -67,7 +68,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         return None
     dumps = reader.log.dumps()
     counted_alone = bool(dumps) and not reader.recorded
-    looks = list(_named_looks(reader.looks))
+    looks = list(_named_looks(reader.looks, reader.nccl_ranks))
     processes, repeated = _processes(looks)
     processes = _with_kernel_waits(processes, reader.in_kernel)
     stacked = {process.rank for process in processes if process.rank is not None}
@@ -303,8 +304,9 @@ def _joined(looks: Sequence[Look]) -> Look:
     return replace(looks[0], dump=replace(looks[0].dump, threads=threads))
 
 
-def _named_looks(looks: list[Look]) -> Iterator[tuple[Look, Name]]:
-    """Each look with its name: by the prefix of its lines, then by its command line, then by its file.
+def _named_looks(looks: list[Look], nccl_ranks: NcclRanks) -> Iterator[tuple[Look, Name]]:
+    """Each look with its name: by the prefix of its lines, then by its command line, then by its file, then by its pid
+    in a log of NCCL.
 
     A file names a rank only if it holds the dumps of one process beside launchers.
     """
@@ -312,12 +314,16 @@ def _named_looks(looks: list[Look]) -> Iterator[tuple[Look, Name]]:
     for look in looks:
         if _role(look.dump) != "launcher":
             writers.setdefault(look.file, set()).add((look.dump.pid, look.writer))
+    of_pids = nccl_ranks.of({look.dump.pid for look in looks} - {0})
     for look in looks:
         rank = look.writer.rank if look.writer.rank is not None else naming.rank_in(look.dump.command)
         of_path = naming.of_path(look.file)
         if rank is None and len(writers.get(look.file, ())) == 1 and _role(look.dump) != "launcher":
             rank = of_path.rank
-        yield look, look.writer._replace(rank=rank, host=look.writer.host or of_path.host)
+        host = look.writer.host or of_path.host
+        if rank is None and look.dump.pid in of_pids and host in ("", of_pids[look.dump.pid][0]):
+            host, rank = of_pids[look.dump.pid]
+        yield look, look.writer._replace(rank=rank, host=host)
 
 
 def _process(look: Look, name: Name) -> Process:

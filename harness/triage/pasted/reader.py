@@ -30,6 +30,7 @@ from harness.triage.pasted import (
 )
 from harness.triage.pasted.dumps import Dump, Parser, of_json
 from harness.triage.pasted.naming import NOBODY, Name
+from harness.triage.pasted.nccl_ranks import NcclRanks
 from harness.triage.pasted.text import HEAD, Pasted, content, decoded
 from probes.files import write_whole
 
@@ -68,7 +69,7 @@ class Reader:
     recorded: flight recorder dumps, name -> path. answers: of NCCL RAS, by file. lists: of Ray's command line.
     ends: the last lines of texts without stacks. phases: their progress bars. own_answers: of the harness, title and
     reason by file. in_kernel: pid -> kernel function in which it sleeps. hosts: rank -> hosts that prefixes of its
-    lines name. notes: what was not read.
+    lines name. nccl_ranks: of the processes in NCCL's communicators. notes: what was not read.
     """
 
     looks: list[Look] = field(default_factory=list)
@@ -78,6 +79,7 @@ class Reader:
     recorded: dict[str, str] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
     lists: ray.Lists = field(default_factory=ray.Lists)
+    nccl_ranks: NcclRanks = field(default_factory=NcclRanks)
     own_answers: dict[str, tuple[str, str]] = field(default_factory=dict)
     ends: list[LogEnd] = field(default_factory=list)
     phases: list[LogPhase] = field(default_factory=list)
@@ -112,7 +114,8 @@ class Reader:
         if self._counts()[0] == before[0] and len(self.ends) < MAX_ENDS:
             self.ends += last_lines.ends_of(name, pasted)
             self.phases += progress_bars.phases_of(name, pasted)
-        if self._counts() == before and not pasted.note.startswith(UNREAD):
+        made_communicators = self.nccl_ranks.feed(pasted.text)
+        if self._counts() == before and not made_communicators and not pasted.note.startswith(UNREAD):
             self.notes.append(f"{name}: nothing was recognised in it")
             own = own_answer.of_text(pasted.text) or (own_answer.of_json(pasted.text) if file is None else None)
             if own:  # a file of JSON is recognised by its reader
