@@ -26,7 +26,7 @@ from harness.triage.directory import MAX_PROCESSES, loose
 from harness.triage.evidence import PASTED, Evidence, LogError, Process, Sample
 from harness.triage.flight.filenames import named_rank
 from harness.triage.flight.log_counters import OF_LOG
-from harness.triage.pasted import naming, torchrun
+from harness.triage.pasted import naming, torchrun, watchdog
 from harness.triage.pasted.dumps import Dump
 from harness.triage.pasted.naming import Name
 from harness.triage.pasted.nccl_ranks import NcclRanks
@@ -46,7 +46,9 @@ PASTES = "py-spy dump --pid PID | harness triage -"
 LACKS = "pasted stacks: one look without a time, and nothing of /proc, sockets, heartbeats or recorders"
 NO_MEMBERS = "the members of a group are not in a log: of ranks that wrote no line about a timeout nothing is known"
 MAX_RUN_FOLDERS = 3  # folders of torchrun that a note names
-SEVERAL = "lines about timeouts are of several incidents and were not used: give the lines of one"
+EARLIER = (
+    "the log has {count} incidents: only the lines of the last one are used, and dumps beside it are taken for its own"
+)
 
 
 def evidence(words: Sequence[str]) -> Evidence | None:
@@ -66,6 +68,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
     _refuse_unread(reader, words)
     if not reader.has_read and not reader.ends:
         return None
+    reader.log.keep_last_incident()
     dumps = reader.log.dumps()
     counted_alone = bool(dumps) and not reader.recorded
     looks = list(_named_looks(reader.looks, reader.nccl_ranks))
@@ -212,13 +215,14 @@ def _held_by_the_kernel(logged: Iterable[LogError], keys: set[str]) -> list[Proc
 def _log_notes(reader: Reader, dumps: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """What lines about timeouts do not say. `dumps`: their counters, if they are used."""
     if reader.log.several:
-        return [SEVERAL]
+        return [watchdog.SEVERAL]
+    earlier = [EARLIER.format(count=reader.log.earlier + 1)] if reader.log.earlier else []
     if reader.recorded:
-        return []
+        return earlier
     groups = {config["name"]: False for dump in dumps.values() for config in dump["pg_config"].values()}
     groups |= {config["name"]: True for dump in dumps.values() for config in dump["pg_config"].values()
                if "ranks" in config}  # fmt: skip
-    return [NO_MEMBERS] if not all(groups.values()) else []
+    return [*earlier, *([NO_MEMBERS] if not all(groups.values()) else [])]
 
 
 def _written(dumps: dict[int, dict[str, Any]]) -> dict[str, str]:

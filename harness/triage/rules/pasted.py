@@ -16,6 +16,7 @@ from harness.triage.evidence import PASTED, UNREAD, LogError, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import title
 from harness.triage.pasted.errors import DEFUNCT
+from harness.triage.pasted.watchdog import SEVERAL
 from harness.triage.rules import standing
 from harness.triage.rules.ruling import Case, Ruling, brief
 from harness.triage.stacks import classify
@@ -243,7 +244,9 @@ def last_lines(case: Case) -> Ruling | None:
     longest = max(case.evidence.log_phases, key=lambda phase: phase.took_s, default=None)
     return Ruling(
         "INSUFFICIENT",
-        f"no Python stack, error or timeout in {where}; {who}: {brief(most.text, 6)}",
+        f"{where} has timeouts of several incidents, and no times tell them apart"
+        if SEVERAL in case.evidence.notes
+        else f"no Python stack, error or timeout in {where}; {who}: {brief(most.text, 6)}",
         evidence=(
             *([f"its longest phase: {longest.words} ({longest.file}:{longest.line})"] if longest else ()),
             *_ends(case),
