@@ -315,6 +315,7 @@ class RayActor:
     pid: int = 0
     death: str = ""
     resources: Resources = ()  # what it holds while it lives; empty for an actor of a placement group
+    count: int = 1  # how many of one name and state, where Ray's summary has no ids
 
 
 @dataclass(frozen=True)
@@ -330,6 +331,7 @@ class RayTask:
     error: str = ""
     caller_host: str = ""
     resources: Resources = ()  # what it asks for; empty for a method of an actor
+    count: int = 1  # as of `RayActor`
 
 
 @dataclass(frozen=True)

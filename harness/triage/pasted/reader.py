@@ -25,6 +25,7 @@ from harness.triage.pasted import (
     progress_bars,
     ras,
     ray,
+    ray_summary,
     torchrun,
     watchdog,
 )
@@ -224,4 +225,4 @@ def _read(file: Path | None) -> Pasted | Path:
 
 
 def _begins_dump(file: Path, head: bytes) -> bool:
-    return begins_dump(file, head) and not ras.is_json(head)
+    return begins_dump(file, head) and not (ras.is_json(head) or ray_summary.is_json(head))
