@@ -467,6 +467,21 @@ class LogError:
 
 
 @dataclass(frozen=True)
+class DumpSignal:
+    """A rank that was told to dump its recorder, since another rank had given up a collective: by a log.
+
+    of: the rank that gave up. group: the process group by its description. enqueued, completed: the numbers of the last
+    operations of the signalled rank in it, -1 for none.
+    """
+
+    rank: Ranks
+    of: Ranks
+    group: str
+    enqueued: int
+    completed: int
+
+
+@dataclass(frozen=True)
 class LogEnd:
     """The last line of processes in a log that was pasted.
 
@@ -567,6 +582,7 @@ class Evidence:
     peaks: tuple[Peak, ...] = ()  # memory of the processes of a watched command that failed, the largest first
     log_phases: tuple[LogPhase, ...] = ()  # of logs that were pasted, the longest of each first
     timed_out_s: Number = 0.0  # seconds that a collective had run when NCCL's watchdog gave it up, by a pasted log
+    dump_signals: tuple[DumpSignal, ...] = ()  # in a pasted log
     watchdog_ended: tuple[Ranks, ...] = ()  # ranks that NCCL's watchdog ended, by a pasted log
     rank_hosts: tuple[tuple[Ranks, str], ...] = ()  # by the prefixes of lines of a pasted log
     pasted_files: tuple[str, ...] = ()  # files and folders that were pasted, as they were named

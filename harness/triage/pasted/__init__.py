@@ -99,6 +99,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         log_ends=tuple(reader.ends),
         log_phases=tuple(reader.phases),
         timed_out_s=reader.log.waited_s if counted_alone else 0.0,
+        dump_signals=tuple(reader.log.signals.values()) if not reader.recorded else (),
         watchdog_ended=tuple(sorted(reader.log.ended)) if counted_alone else (),
         directories=_folders_of_jobs(looks),
         rank_hosts=tuple(

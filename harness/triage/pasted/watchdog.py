@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple, TypeVar
 
 from harness.triage.collect import redact
-from harness.triage.evidence import LogError
+from harness.triage.evidence import DumpSignal, LogError
 from harness.triage.flight.mismatches import DEFAULT
 from harness.triage.pasted.errors import stamp_of
 from harness.triage.pasted.naming import LOG_DIR, NOBODY, Name, of_path
@@ -38,6 +38,7 @@ _TIMEOUT = re.compile(r"caught collective operation timeout: Work[A-Z]CCL\(SeqNu
 _ENDS = ("watchdog thread terminated with exception", "we are taking the entire process down")
 _RAN = re.compile(r"ran for (\d{1,12}) milli")
 _COUNTERS = "last enqueued"
+_SIGNAL = re.compile(r"Received a dump signal due to a collective timeout from +rank (\d{1,7})")
 _WITH_RANKS = "read the logs of the other ranks to the same time, and keep the prefix [rankN]: of their lines"
 MAX_UNRANKED = 1_000  # lines that are kept
 MAX_WRAPPED = 2_000  # characters of a line that is put together
@@ -139,6 +140,8 @@ class Watchdog:
 
     ended: set[int] = field(default_factory=set)  # ranks whose process it ends
 
+    signals: dict[int, DumpSignal] = field(default_factory=dict)  # by the rank that got one, its last
+
     unranked: list[LogError] = field(default_factory=list)  # lines of which no global rank is known
 
     waited_s: float = 0.0  # the longest time that an operation ran before it was given up
@@ -203,6 +206,9 @@ class Watchdog:
         if group and (status := _STATUS.search(line)):
             self._add(self.counters, rank, its_group, (int(status[1]), int(status[2])))
             self.counted.setdefault(rank, set()).add(its_group)
+            if (signal := _SIGNAL.search(line)) and max(rank, int(signal[1])) <= RANKS:
+                name = its_group.desc or its_group.uid
+                self.signals[rank] = DumpSignal(rank, int(signal[1]), name, int(status[1]), int(status[2]))
 
     def _take_unranked(self, number: int, line: str) -> None:
         """Take a line of a process whose rank is not known, and the counters that follow what it waited in."""

@@ -63,6 +63,7 @@ RULES: tuple[Rule, ...] = (
     pasted.first_error,  # INSUFFICIENT
     pasted.in_kernel,  # INSUFFICIENT
     pasted.one_look,  # INSUFFICIENT
+    pasted.signalled,  # INSUFFICIENT
     pasted.last_lines,  # INSUFFICIENT
     pauses.flowing,
     engines.refused,  # K13

@@ -139,6 +139,18 @@ def test_lines_of_two_incidents_are_not_mixed(tmp_path: Path) -> None:
     assert any("several incidents" in line for line in verdict.missing)
 
 
+@pytest.mark.parametrize(("enqueued", "says"), [(7309, "waits in none"), (7313, "waits, too")])
+def test_the_log_of_one_rank_says_what_it_shows_of_the_others(tmp_path: Path, enqueued: int, says: str) -> None:
+    verdict = judged(tmp_path, SIGNAL.format(0, enqueued, 7309))
+    assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", [])
+    assert verdict.reason.startswith("rank 1 gave up a collective; rank 0") and says in verdict.reason
+
+
+def test_of_several_ranks_that_were_told_the_one_that_waits_in_none_comes_first(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, SIGNAL.format(2, 7313, 7309), SIGNAL.format(0, 7309, 7309))
+    assert "rank 0 completed all 7,309" in verdict.reason or culprits(verdict) == [0], verdict.reason
+
+
 def earlier(*lines: str, at: str = "E606 03:") -> list[str]:
     return [line.replace("E606 09:", at) for line in lines]
 
