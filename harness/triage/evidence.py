@@ -79,6 +79,7 @@ class Sample:
     locked_alone: bool = (
         False  # its only thread but the heartbeat's waits without a limit for a lock that no other process uses
     )
+    locked_together: bool = False  # it has several threads but the heartbeat's, and each waits for such a lock
     # What its only thread but the heartbeat's waits for in an event loop without a timer, as "socket:[7]".
     loop: tuple[str, ...] = ()
     timed: bool = False  # its main thread waits with a time limit, as in a sleep
@@ -315,6 +316,7 @@ class RayActor:
     pid: int = 0
     death: str = ""
     resources: Resources = ()  # what it holds while it lives; empty for an actor of a placement group
+    count: int = 1  # how many of one name and state, where Ray's summary has no ids
 
 
 @dataclass(frozen=True)
@@ -330,6 +332,7 @@ class RayTask:
     error: str = ""
     caller_host: str = ""
     resources: Resources = ()  # what it asks for; empty for a method of an actor
+    count: int = 1  # as of `RayActor`
 
 
 @dataclass(frozen=True)
@@ -465,6 +468,21 @@ class LogError:
 
 
 @dataclass(frozen=True)
+class DumpSignal:
+    """A rank that was told to dump its recorder, since another rank had given up a collective: by a log.
+
+    of: the rank that gave up. group: the process group by its description. enqueued, completed: the numbers of the last
+    operations of the signalled rank in it, -1 for none.
+    """
+
+    rank: Ranks
+    of: Ranks
+    group: str
+    enqueued: int
+    completed: int
+
+
+@dataclass(frozen=True)
 class LogEnd:
     """The last line of processes in a log that was pasted.
 
@@ -581,6 +599,7 @@ class Evidence:
     peaks: tuple[Peak, ...] = ()  # memory of the processes of a watched command that failed, the largest first
     log_phases: tuple[LogPhase, ...] = ()  # of logs that were pasted, the longest of each first
     timed_out_s: Number = 0.0  # seconds that a collective had run when NCCL's watchdog gave it up, by a pasted log
+    dump_signals: tuple[DumpSignal, ...] = ()  # in a pasted log
     watchdog_ended: tuple[Ranks, ...] = ()  # ranks that NCCL's watchdog ended, by a pasted log
     rank_hosts: tuple[tuple[Ranks, str], ...] = ()  # by the prefixes of lines of a pasted log
     pasted_files: tuple[str, ...] = ()  # files and folders that were pasted, as they were named

@@ -200,6 +200,11 @@ _SOURCE_BUILT = re.compile(
     r"|distributed/(?:distributed_c10d|c10d_logger|device_mesh|run|rendezvous|_functional_collectives)\.py"
     r"|distributed/(?:fsdp|_composable|elastic|launcher|tensor|checkpoint|algorithms|pipelining|rpc)/)"
 )
+# An engine that runs from a checkout, as after `pip install -e`: its folder has the engine's name, as `my-vllm/vllm/`,
+# or it has the layout of SGLang (`python/sglang/`) or of vLLM (`vllm/v1/`).
+_CHECKED_OUT = re.compile(
+    rf"/[\w.-]*(?P<engine>{_ENGINES})[\w.-]*/(?P=engine)/|/python/(?:{_ENGINES})/|/sglang/srt/|/vllm/v1/"
+)
 # Compiled code: shared objects, the interpreter itself, and source files of compiled code with debug information.
 _COMPILED = re.compile(r"\.so(\.[\w.]+)?$|\.(c|cc|cpp|cxx|cu|cuh|h|hh|hpp|rs|pyx|pxd|S)$|(^|/)python[\d.]*$")
 _LIBRARY_SHORT = re.compile(rf"^(torch|ray|{_ENGINES}|transformers|threading|socket|selectors|asyncio)(/|\.py$)")
@@ -233,7 +238,7 @@ def users(frame: Frame) -> bool:
 
 @lru_cache(maxsize=65536)
 def _users(file: str) -> bool:
-    foreign = (_FOREIGN, _LIBRARY_SHORT, _SOURCE_BUILT, _COMPILED)
+    foreign = (_FOREIGN, _LIBRARY_SHORT, _SOURCE_BUILT, _CHECKED_OUT, _COMPILED)
     return bool(file) and not any(pattern.search(file) for pattern in foreign)
 
 

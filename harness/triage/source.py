@@ -495,14 +495,29 @@ def _has_limit(acquire: ast.Call) -> bool:
 
 
 def keeps_lock(frame: Frame, lock: str) -> bool:
-    """Whether a frame stands in the body of a `with` of the lock of that text."""
+    """Whether a frame stands where the lock of that text is kept: see `locks_kept`."""
+    return lock in locks_kept(frame)
+
+
+@lru_cache(maxsize=4096)
+def locks_kept(frame: Frame) -> tuple[str, ...]:
+    """The texts of what a frame keeps at its line, the outermost first: the names of a `with` in whose body it stands,
+    and those that a `finally` releases."""
     body = function_of(frame)
-    return any(
-        isinstance(node, ast.With)
-        and any(ast.unparse(item.context_expr) == lock for item in node.items)
-        and any(holds(part, frame.line) for part in node.body)
-        for node in (ast.walk(body) if body is not None else ())
-    )
+    kept: list[ast.expr] = []
+    for node in ast.walk(body) if body is not None else ():
+        if isinstance(node, ast.With) and _any_holds(node.body, frame.line):
+            kept += [item.context_expr for item in node.items]
+        elif isinstance(node, ast.Try) and _any_holds(node.body, frame.line):
+            kept += [owner for part in node.finalbody for call in ast.walk(part) if (owner := _released(call))]
+    names = dict.fromkeys(ast.unparse(each) for each in kept if not isinstance(each, ast.Call))
+    return tuple(name for name in names if name != lock_of(frame))
+
+
+def _released(node: ast.AST) -> ast.expr | None:
+    """The lock of a call of `release`; None for anything else."""
+    releases = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "release"
+    return node.func.value if releases else None  # type: ignore[attr-defined]
 
 
 def sole_locks_taken(frame: Frame) -> set[str]:

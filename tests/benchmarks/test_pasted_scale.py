@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_TIMES = 18  # the CPU time of reading the lines once
+MOST_TIMES = 15  # the CPU time of reading the lines once
 MOST_MIB = 300
 ODD, OTHERS = "all_reduce (torch/distributed/distributed_c10d.py:3252)", "recv_requests (serve.py:27)"
 TRIAGE = """

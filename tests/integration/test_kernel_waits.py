@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from waiting import until
 
-from harness.triage.collect import Scope, channels, collect, proc
+from harness.triage.collect import Scope, channels, collect, futexes, proc
 from harness.triage.judge import triage
 from reports.model import Verdict
 
@@ -112,7 +112,7 @@ def looked(process: subprocess.Popen[bytes], out: Path) -> Verdict:
 @pytest.mark.parametrize("how", HANGS_BY_FORK)
 def test_a_lock_that_was_copied_by_fork_names_the_child(start: Start, tmp_path: Path, how: str) -> None:
     job = start(FORK + HANGS_BY_FORK[how])
-    until(lambda: below(job) and channels.locked_alone(below(job)))
+    until(lambda: below(job) and futexes.locked_threads(below(job)) == 1)
     verdict = looked(job, tmp_path / "out")
     assert verdict.verdict == "HUNG" and verdict.triage is not None, verdict.reason
     [culprit] = verdict.triage.culprits
@@ -150,10 +150,52 @@ def test_a_full_pipe_that_is_read_is_no_hang(start: Start, tmp_path: Path, how: 
     assert looked(job, tmp_path / "out").verdict != "HUNG"
 
 
+TWO_LOCKS = """
+import threading
+class Engine:
+    def __init__(self):
+        self.cache, self.weights, self.both = threading.Lock(), threading.Lock(), threading.Barrier(2)
+    def reload(self):
+        with self.weights:
+            self.both.wait()
+            with self.cache: pass
+    def serve(self):
+        with self.cache:
+            self.both.wait()
+            with self.weights: pass
+engine = Engine()
+"""
+WORKERS = """
+import queue, threading
+items, done = queue.Queue(), threading.Event()
+def work():
+    while True: items.get()
+for _ in range(2): threading.Thread(target=work, daemon=True).start()
+"""
+IN_ALL_THREADS = {
+    "each other's locks": (TWO_LOCKS + "threading.Thread(target=engine.reload).start(); engine.serve()", "HUNG"),
+    "an item that nobody puts": (WORKERS + "items.get()", "HUNG"),
+    "a service until its signal": (WORKERS + "done.wait()", "INSUFFICIENT"),
+    "a wait with a limit": (WORKERS + "done.wait(600)", "INSUFFICIENT"),
+}
+
+
+@pytest.mark.parametrize("how", IN_ALL_THREADS)
+def test_a_process_whose_threads_all_wait_for_each_other_hangs(start: Start, tmp_path: Path, how: str) -> None:
+    text, expected = IN_ALL_THREADS[how]
+    job = start(text)
+    count = 2 if "locks" in how else 3
+    until(lambda: futexes.locked_threads(job.pid) == (0 if "limit" in how else count))
+    until(lambda: proc.look(job.pid).wchan.startswith("futex"))
+    verdict = looked(job, tmp_path / "out")
+    assert verdict.verdict == expected and verdict.triage is not None, verdict.reason
+    assert [party.pid for party in verdict.triage.culprits] == ([job.pid] if expected == "HUNG" else [])
+
+
 def test_the_thread_of_a_heartbeat_releases_no_lock(start: Start) -> None:
     job = start(FORK + NO_COPIED_LOCK["a lock that another thread of the child may release"])
     until(lambda: below(job) and len(os.listdir(f"/proc/{below(job)}/task")) == 2)
     child = below(job)
     [beat] = {int(tid) for tid in os.listdir(f"/proc/{child}/task")} - {child}
-    until(lambda: channels.locked_alone(child, beat))
-    assert not channels.locked_alone(child)
+    until(lambda: futexes.locked_threads(child, beat) == 1)
+    assert not futexes.locked_threads(child)

@@ -54,9 +54,6 @@ _CLOCK_SLEEP = {"x86_64": 230, "aarch64": 115}.get(platform.machine(), -1)  # cl
 _MILLISECONDS = {"x86_64": (7, 232, 281), "aarch64": (22,)}.get(platform.machine(), ())
 _WATCHED = re.compile(r"^tfd:\s+(\d+)", re.MULTILINE)  # a descriptor that an epoll watches, in its fdinfo
 _POLLS = {"x86_64": (7, 271), "aarch64": (73,)}.get(platform.machine(), ())
-_FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine(), "")
-# linux/futex.h: FUTEX_PRIVATE_FLAG, FUTEX_CMD_MASK without FUTEX_CLOCK_REALTIME; FUTEX_WAIT, _LOCK_PI, _WAIT_BITSET
-_PRIVATE, _COMMAND, _LOCKS = 128, 127, (0, 6, 9)
 # open and openat -> the position of the path. AT_FDCWD of linux/fcntl.h: relative to the current folder.
 _OPENS = {"x86_64": {2: 1, 257: 2}, "aarch64": {56: 2}}.get(platform.machine(), {})
 AT_FDCWD, MAX_PATH = 0xFFFFFF9C, 4096
@@ -165,7 +162,7 @@ def looping(pid: int, beat: int = 0) -> tuple[str, ...]:
         words = (PROC / str(pid) / "syscall").read_text().split()
         if len(words) < 7 or int(words[0]) not in _EPOLLS or int(words[4], 16) & 0xFFFFFFFF < LONG_MS:
             return ()
-        if _threads_beside(pid, beat):
+        if side_tids(pid, beat):
             return ()
         info = (PROC / str(pid) / "fdinfo" / str(int(words[1], 16))).read_text()
         return tuple(os.readlink(PROC / str(pid) / "fd" / number) for number in _WATCHED.findall(info))
@@ -214,48 +211,10 @@ def cut_short(pid: int) -> str:
     return ""
 
 
-def single(pid: int, beat: int = 0) -> bool:
-    """Whether a process has one thread only, beside its heartbeat's and torch's worker server."""
-    try:
-        return not _threads_beside(pid, beat)
-    except OSError:  # it ended, or it is another user's
-        return False
-
-
-def locked_alone(pid: int, beat: int = 0) -> bool:
-    """Whether the only thread of a process, beside that of its heartbeat, waits without a limit for a lock in its own
-    memory, so that nothing can wake it but a signal.
-
-    `beat`: thread id of the heartbeat. Neither it nor torch's worker server, which the probe starts, takes a lock of
-    the program.
-    FUTEX_PRIVATE_FLAG of futex(2) says that no other process uses the lock: those of multiprocessing have no such flag.
-    """
-    operation, limit = _futex(pid)
-    private = bool(operation & _PRIVATE) and operation & _COMMAND in _LOCKS and limit == 0
-    return private and single(pid, beat)
-
-
-def in_shared_lock(pid: int) -> bool:
-    """Whether the main thread of a process waits for a lock that other processes may use, as those of multiprocessing
-    are: futex(2) without FUTEX_PRIVATE_FLAG."""
-    operation, _ = _futex(pid)
-    return not operation & _PRIVATE and operation & _COMMAND in _LOCKS
-
-
-def _futex(pid: int) -> tuple[int, int]:
-    """The operation of the futex(2) call in which the main thread of a process waits, and the address of its time
-    limit; an operation that is none if it is in no such call, or may not be inspected."""
-    with contextlib.suppress(OSError, ValueError):  # it ended, or it is another user's
-        words = (PROC / str(pid) / "syscall").read_text().split()
-        if len(words) >= 7 and words[0] == _FUTEX:
-            return int(words[2], 16), int(words[4], 16)
-    return _COMMAND, 0
-
-
-def _threads_beside(pid: int, beat: int) -> bool:
-    """Whether a process has a thread beside its main one, its heartbeat's and torch's worker server."""
+def side_tids(pid: int, beat: int) -> list[int]:
+    """The threads of a process beside its main one, its heartbeat's and torch's worker server."""
     beside = {*os.listdir(PROC / str(pid) / "task")} - {str(pid), str(beat)}
-    return any((PROC / str(pid) / "task" / tid / "comm").read_text().strip() != _SERVER for tid in beside)
+    return [int(tid) for tid in beside if (PROC / str(pid) / "task" / tid / "comm").read_text().strip() != _SERVER]
 
 
 def readers(written: Mapping[int, str], sockets: Sockets) -> dict[int, set[int]]:

@@ -496,6 +496,7 @@ def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, .
         writing=look.writing.link,
         writes_to=_STREAMS.get(look.writing.descriptor, ""),
         locked_alone=look.locked_alone,
+        locked_together=look.locked_together,
         in_shared_lock=look.in_shared_lock,
         alone=look.alone,
         opens=look.opens,

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from harness.triage.collect import channels, connections, redact, traffic
+from harness.triage.collect import channels, connections, futexes, redact, traffic
 from harness.triage.collect.connections import PROC
 
 TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -64,6 +64,7 @@ class Look:
     reading: str = ""
     writing: channels.Writing = channels.NOT_WRITING
     locked_alone: bool = False
+    locked_together: bool = False
     in_shared_lock: bool = False
     alone: bool = False
     opens: str = ""
@@ -110,7 +111,7 @@ def look(pid: int, store: Collection[int] = (), beat: int = 0) -> Look:
     sockets = connections.inodes(pid)
     total, quiet_s = traffic.of(sockets, store)
     switches, waits = _switches(pid), channels.waiting(pid)
-    reading = channels.reading(pid)
+    reading, locked = channels.reading(pid), futexes.locked_threads(pid, beat)
     ends = traffic.peers({link[8:-1] for link in (*waits.polled, reading) if link.startswith("socket:[")})
     return Look(
         state=stat[0],
@@ -125,9 +126,10 @@ def look(pid: int, store: Collection[int] = (), beat: int = 0) -> Look:
         main_switches=switches.get(pid),
         reading=reading,
         writing=channels.writing(pid),
-        locked_alone=channels.locked_alone(pid, beat),
-        in_shared_lock=channels.in_shared_lock(pid),
-        alone=channels.single(pid, beat),
+        locked_alone=locked == 1,
+        locked_together=locked > 1,
+        in_shared_lock=futexes.in_shared_lock(pid),
+        alone=futexes.single(pid, beat),
         opens=channels.opening(pid),
         loop=channels.looping(pid, beat),
         timed=waits.timed,

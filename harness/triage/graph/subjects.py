@@ -10,6 +10,7 @@ import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from harness.triage import source, stacks
@@ -80,7 +81,7 @@ class Subject:
         name = f"rank {self.rank}" if self.rank is not None else ""
         role = self.role or (self.process.title if self.process else "")
         if role == "process" and self.process and not name:
-            role = _program(self.process) or role
+            role = _program(self.process.command) or role
         key = self.key.removesuffix(":0") if self.process and not self.process.pid else self.key
         if name:
             details = [role] if role and role not in ("process", "rank") else []
@@ -338,9 +339,10 @@ def _name(process: Process) -> str:
     return process.title or process.command.split(" ", 1)[0].rsplit("/", 1)[-1] or "no name"
 
 
-def _program(process: Process) -> str:
+@lru_cache(maxsize=1_024)  # the processes of a job have few command lines
+def _program(command: str) -> str:
     """What a command line runs: "cat", or the script of an interpreter; empty if that cannot be told."""
-    words = process.command.split()
+    words = command.split()
     if not words or words[0].startswith("["):
         return ""
     program = words[0].rsplit("/", 1)[-1]

@@ -26,9 +26,10 @@ from harness.triage.directory import MAX_PROCESSES, loose
 from harness.triage.evidence import PASTED, Evidence, LogError, Process, Sample
 from harness.triage.flight.filenames import named_rank
 from harness.triage.flight.log_counters import OF_LOG
-from harness.triage.pasted import naming, torchrun
+from harness.triage.pasted import naming, torchrun, watchdog
 from harness.triage.pasted.dumps import Dump
 from harness.triage.pasted.naming import Name
+from harness.triage.pasted.nccl_ranks import NcclRanks
 from harness.triage.pasted.opened_files import plain_files
 from harness.triage.pasted.reader import Look, Reader
 from harness.triage.pasted.text import NO_TEXT
@@ -45,7 +46,9 @@ PASTES = "py-spy dump --pid PID | harness triage -"
 LACKS = "pasted stacks: one look without a time, and nothing of /proc, sockets, heartbeats or recorders"
 NO_MEMBERS = "the members of a group are not in a log: of ranks that wrote no line about a timeout nothing is known"
 MAX_RUN_FOLDERS = 3  # folders of torchrun that a note names
-SEVERAL = "lines about timeouts are of several incidents and were not used: give the lines of one"
+EARLIER = (
+    "the log has {count} incidents: only the lines of the last one are used, and dumps beside it are taken for its own"
+)
 
 
 def evidence(words: Sequence[str]) -> Evidence | None:
@@ -65,9 +68,10 @@ def evidence(words: Sequence[str]) -> Evidence | None:
     _refuse_unread(reader, words)
     if not reader.has_read and not reader.ends:
         return None
+    reader.log.keep_last_incident()
     dumps = reader.log.dumps()
     counted_alone = bool(dumps) and not reader.recorded
-    looks = list(_named_looks(reader.looks))
+    looks = list(_named_looks(reader.looks, reader.nccl_ranks))
     processes, repeated = _processes(looks)
     processes = _with_kernel_waits(processes, reader.in_kernel)
     stacked = {process.rank for process in processes if process.rank is not None}
@@ -95,6 +99,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         log_ends=tuple(reader.ends),
         log_phases=tuple(reader.phases),
         timed_out_s=reader.log.waited_s if counted_alone else 0.0,
+        dump_signals=tuple(reader.log.signals.values()) if not reader.recorded else (),
         watchdog_ended=tuple(sorted(reader.log.ended)) if counted_alone else (),
         directories=_folders_of_jobs(looks),
         rank_hosts=tuple(
@@ -211,13 +216,14 @@ def _held_by_the_kernel(logged: Iterable[LogError], keys: set[str]) -> list[Proc
 def _log_notes(reader: Reader, dumps: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """What lines about timeouts do not say. `dumps`: their counters, if they are used."""
     if reader.log.several:
-        return [SEVERAL]
+        return [watchdog.SEVERAL]
+    earlier = [EARLIER.format(count=reader.log.earlier + 1)] if reader.log.earlier else []
     if reader.recorded:
-        return []
+        return earlier
     groups = {config["name"]: False for dump in dumps.values() for config in dump["pg_config"].values()}
     groups |= {config["name"]: True for dump in dumps.values() for config in dump["pg_config"].values()
                if "ranks" in config}  # fmt: skip
-    return [NO_MEMBERS] if not all(groups.values()) else []
+    return [*earlier, *([NO_MEMBERS] if not all(groups.values()) else [])]
 
 
 def _written(dumps: dict[int, dict[str, Any]]) -> dict[str, str]:
@@ -303,8 +309,9 @@ def _joined(looks: Sequence[Look]) -> Look:
     return replace(looks[0], dump=replace(looks[0].dump, threads=threads))
 
 
-def _named_looks(looks: list[Look]) -> Iterator[tuple[Look, Name]]:
-    """Each look with its name: by the prefix of its lines, then by its command line, then by its file.
+def _named_looks(looks: list[Look], nccl_ranks: NcclRanks) -> Iterator[tuple[Look, Name]]:
+    """Each look with its name: by the prefix of its lines, then by its command line, then by its file, then by its pid
+    in a log of NCCL.
 
     A file names a rank only if it holds the dumps of one process beside launchers.
     """
@@ -312,12 +319,16 @@ def _named_looks(looks: list[Look]) -> Iterator[tuple[Look, Name]]:
     for look in looks:
         if _role(look.dump) != "launcher":
             writers.setdefault(look.file, set()).add((look.dump.pid, look.writer))
+    of_pids = nccl_ranks.of({look.dump.pid for look in looks} - {0})
     for look in looks:
         rank = look.writer.rank if look.writer.rank is not None else naming.rank_in(look.dump.command)
         of_path = naming.of_path(look.file)
         if rank is None and len(writers.get(look.file, ())) == 1 and _role(look.dump) != "launcher":
             rank = of_path.rank
-        yield look, look.writer._replace(rank=rank, host=look.writer.host or of_path.host)
+        host = look.writer.host or of_path.host
+        if rank is None and look.dump.pid in of_pids and host in ("", of_pids[look.dump.pid][0]):
+            host, rank = of_pids[look.dump.pid]
+        yield look, look.writer._replace(rank=rank, host=host)
 
 
 def _process(look: Look, name: Name) -> Process:

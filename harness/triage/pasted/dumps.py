@@ -24,6 +24,7 @@ from harness.triage.pasted.formats import (
     ThreadHeader,
     begun,
     begun_without_header,
+    frame_of,
 )
 
 MAX_THREADS = 1_000  # of one process
@@ -67,6 +68,19 @@ class Dump:
         return any(thread.frames for thread in self.threads)
 
 
+@lru_cache(maxsize=4_096)  # ranks of one program stand at the same lines
+def _indented_frame(
+    patterns: Sequence[re.Pattern[str]], between: re.Pattern[str], line: str
+) -> tuple[int, Frame] | None:
+    """The indentation of a line in characters, and the frame that it shows; None if it shows none, or begins something
+    else."""
+    words = line.strip()
+    if not words or words.startswith(_HEADS) or between.match(words):
+        return None
+    frame = frame_of(patterns, words)
+    return (len(line) - len(line.lstrip()), frame) if frame is not None else None
+
+
 @dataclass
 class _OpenThread:
     """A thread whose frames are read, in the order in which its tool prints them.
@@ -77,6 +91,15 @@ class _OpenThread:
     header: ThreadHeader
     frames: list[Frame] = field(default_factory=list)
     indent: int | None = None
+
+    def take_frame(self, line: str) -> bool:
+        """Take a line that shows a frame like those before it. False: the line may be anything, and was not taken."""
+        printed_by = self.header.format
+        indented = _indented_frame(printed_by.frames, printed_by.between, line)
+        if indented is None or self.indent != indented[0] or len(self.frames) >= MAX_FRAMES:
+            return False
+        self.frames.append(indented[1])
+        return True
 
     def take(self, line: str, words: str) -> bool:
         """Take a line, `words` without its indentation. False: the thread has ended."""
@@ -117,6 +140,8 @@ class Parser:
 
     def feed(self, line: str) -> None:
         """Take the next line."""
+        if self._thread is not None and self._thread.take_frame(line):
+            return
         words = line.strip()
         if not words.startswith(_HEADS):
             if words:
@@ -266,8 +291,12 @@ def _of_value(value: Any) -> Iterator[Dump]:
 def _placed(threads: tuple[Thread, ...], command: str) -> tuple[Thread, ...]:
     """The threads with short paths of libraries completed, so that a library's frame is not taken for the user's."""
     scripts = frozenset(word.rsplit("/", 1)[-1] for word in command.split() if word.endswith(".py"))
-    return tuple(replace(thread, frames=tuple(_in_library(frame, scripts) for frame in thread.frames))
-                 for thread in threads)  # fmt: skip
+    return tuple(
+        thread
+        if all(_completed(frame.file, scripts) is frame.file for frame in thread.frames)
+        else replace(thread, frames=tuple(_in_library(frame, scripts) for frame in thread.frames))
+        for thread in threads
+    )
 
 
 def _in_library(frame: Frame, scripts: frozenset[str]) -> Frame:

@@ -58,11 +58,12 @@ class Format:
 
     def frame(self, words: str) -> Frame | None:
         """The frame that a line without its indentation shows; None if it shows none."""
-        return _frame(self.frames, words)
+        return frame_of(self.frames, words)
 
 
 @lru_cache(maxsize=4_096)  # ranks of one program stand at the same lines
-def _frame(patterns: Sequence[re.Pattern[str]], words: str) -> Frame | None:
+def frame_of(patterns: Sequence[re.Pattern[str]], words: str) -> Frame | None:
+    """The frame that one of these patterns finds in a line without its indentation; None without one."""
     for pattern in patterns:
         if match := pattern.fullmatch(words):
             groups = match.groupdict()

@@ -16,6 +16,8 @@ import msgspec
 
 from harness.triage.communicators import MAX_PID
 from harness.triage.evidence import RayActor, RayDemand, RayGroup, RayTask
+from harness.triage.pasted import ray_summary
+from harness.triage.pasted.ray_summary import METHOD
 
 STATUS = "Autoscaler status: "
 INFEASIBLE, UNSCHEDULED = "No available node types can fulfill ", "resource request cannot be scheduled right now: "
@@ -25,7 +27,6 @@ NO_NODE_TYPE = "no node type of the cluster has enough"
 LATEST = 20  # lines at the end of a log; a warning before them may be about a request that has got its node since
 MAX_ROWS = 20_000  # of all lists; `ray list` prints 100, and at most 10,000
 MAX_NODE = 12  # digits of a node's id that are kept
-METHOD = "ACTOR_TASK"  # the type of a task that is a call of an actor's method
 MAX_DEMANDS = 100  # shapes of requests; those of real jobs have some ten
 _MEMBERS = '"actor_id"', '"task_id"', '"placement_group_id"'
 _ITEM = re.compile(r"-   (\w{1,40}): (.{0,1000})")  # yaml.dump with an indentation of four
@@ -93,6 +94,12 @@ class Lists:
 
     def feed(self, text: str) -> None:
         """Take the text of one file."""
+        summarised = 0
+        for record in ray_summary.rows(text):
+            table: dict[str, Any] = self.tasks if isinstance(record, RayTask) else self.actors
+            table[record.task_id if isinstance(record, RayTask) else record.actor_id] = record
+            summarised += 1
+        self.texts += bool(summarised)
         if not any(sign in text for sign in SIGNS):
             return
         demands = len(self.demands)

@@ -25,11 +25,13 @@ from harness.triage.pasted import (
     progress_bars,
     ras,
     ray,
+    ray_summary,
     torchrun,
     watchdog,
 )
 from harness.triage.pasted.dumps import Dump, Parser, of_json
 from harness.triage.pasted.naming import NOBODY, Name
+from harness.triage.pasted.nccl_ranks import NcclRanks
 from harness.triage.pasted.text import HEAD, Pasted, content, decoded
 from probes.files import write_whole
 
@@ -68,7 +70,7 @@ class Reader:
     recorded: flight recorder dumps, name -> path. answers: of NCCL RAS, by file. lists: of Ray's command line.
     ends: the last lines of texts without stacks. phases: their progress bars. own_answers: of the harness, title and
     reason by file. in_kernel: pid -> kernel function in which it sleeps. hosts: rank -> hosts that prefixes of its
-    lines name. notes: what was not read.
+    lines name. nccl_ranks: of the processes in NCCL's communicators. notes: what was not read.
     """
 
     looks: list[Look] = field(default_factory=list)
@@ -78,6 +80,7 @@ class Reader:
     recorded: dict[str, str] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
     lists: ray.Lists = field(default_factory=ray.Lists)
+    nccl_ranks: NcclRanks = field(default_factory=NcclRanks)
     own_answers: dict[str, tuple[str, str]] = field(default_factory=dict)
     ends: list[LogEnd] = field(default_factory=list)
     phases: list[LogPhase] = field(default_factory=list)
@@ -112,7 +115,8 @@ class Reader:
         if self._counts()[0] == before[0] and len(self.ends) < MAX_ENDS:
             self.ends += last_lines.ends_of(name, pasted)
             self.phases += progress_bars.phases_of(name, pasted)
-        if self._counts() == before and not pasted.note.startswith(UNREAD):
+        made_communicators = self.nccl_ranks.feed(pasted.text)
+        if self._counts() == before and not made_communicators and not pasted.note.startswith(UNREAD):
             self.notes.append(f"{name}: nothing was recognised in it")
             own = own_answer.of_text(pasted.text) or (own_answer.of_json(pasted.text) if file is None else None)
             if own:  # a file of JSON is recognised by its reader
@@ -141,17 +145,24 @@ class Reader:
             self.log.begin(file)
         ended = torchrun.ended_attempts(pasted.text, pasted.lines())
         begin = ended[-1] if ended else 0
-        split = prefixes.of_text(file, pasted.text).split
+        prefix = prefixes.of_text(file, pasted.text)
+        split = prefix.split
+        # Then an indented line can only be a frame of the open thread.
+        stacks_alone = not (has_errors or has_counters or has_table or prefix.forms)
         self.notes += _attempts_note(file, ended)
         parser: Parser | None = None
-        last_place, last_writer = "", NOBODY
+        last_place: str | None = None
+        last_writer = NOBODY
         for number, line in islice(enumerate(pasted.lines(), 1), begin, None):
+            if stacks_alone and parser is not None and line[:4] == "    ":
+                parser.feed(line)
+                continue
             if line[:1] == "=":
                 if header := _FILE.fullmatch(line):
-                    place, part = header[1], NOBODY
+                    place, part, parser, last_place = header[1], NOBODY, None, None
                     continue
                 if section := naming.section(line):
-                    part = section
+                    part, parser, last_place = section, None, None
                     continue
             writer, rest = split(line)
             writer = part if writer is NOBODY else writer
@@ -214,4 +225,4 @@ def _read(file: Path | None) -> Pasted | Path:
 
 
 def _begins_dump(file: Path, head: bytes) -> bool:
-    return begins_dump(file, head) and not ras.is_json(head)
+    return begins_dump(file, head) and not (ras.is_json(head) or ray_summary.is_json(head))

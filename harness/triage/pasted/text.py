@@ -6,7 +6,6 @@ import codecs
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import BinaryIO
 
 from harness.triage import compressed
@@ -18,7 +17,6 @@ CHUNK = 1 << 20  # bytes that are read first: asking for FILE_BYTES at once cost
 MAX_TEXT = 300  # characters of a line that are kept
 HEAD = 4_096  # bytes at the beginning of a file that are searched for the zero byte, which no text has
 _UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
-_END = re.compile(r"[\r\n]")  # a lone carriage return ends what a progress bar wrote
 NO_TEXT = "it is no text"  # a note
 # Colours whose escape was lost on the way; CSI and OSC sequences; two-character escapes; then every control character
 # but the tab and the line feed.
@@ -44,13 +42,17 @@ class Pasted:
     note: str = ""
 
     def lines(self) -> Iterator[str]:
-        """Its lines, each without its end and without what exceeds MAX_LINE."""
-        begin = 0
-        for match in islice(_END.finditer(self.text), MAX_LINES):
-            yield self.text[begin : min(match.start(), begin + MAX_LINE)]
-            begin = match.end()
-        if _END.search(self.text, begin) is None:
-            yield self.text[begin : begin + MAX_LINE]
+        """Its lines, each without its end and without what exceeds MAX_LINE. A lone carriage return, with which a
+        progress bar ends what it wrote, is an end as well."""
+        remaining, begin = MAX_LINES, 0
+        while begin >= 0 and remaining > 0:
+            end = self.text.rfind("\n", begin, begin + CHUNK)
+            end = end if end >= 0 else self.text.find("\n", begin + CHUNK)
+            part = self.text[begin : end if end >= 0 else None].replace("\r", "\n").split("\n")
+            for line in part[:remaining]:
+                yield line if len(line) <= MAX_LINE else line[:MAX_LINE]
+            remaining -= len(part)
+            begin = end + 1 if end >= 0 else -1
 
 
 def content(stream: BinaryIO) -> tuple[bytes, str]:

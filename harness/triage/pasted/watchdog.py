@@ -15,14 +15,17 @@ from pathlib import PurePath
 from typing import Any, NamedTuple, TypeVar
 
 from harness.triage.collect import redact
-from harness.triage.evidence import LogError
+from harness.triage.evidence import DumpSignal, LogError
 from harness.triage.flight.mismatches import DEFAULT
+from harness.triage.pasted.errors import stamp_of
 from harness.triage.pasted.naming import LOG_DIR, NOBODY, Name, of_path
 from harness.triage.pasted.text import MAX_TEXT, cut
 from probes.limits import RANKS
 
 T = TypeVar("T")
+SEVERAL = "lines about timeouts are of several incidents and were not used: give the lines of one"
 MAX_ENTRIES = 20_000  # ranks times groups of which lines are kept
+MAX_LINES = 200_000  # about these; a rank writes a few in an incident
 # Each line that is read has one of these.
 WORDS = ("CCL", "enqueued work", "CollectiveFingerPrint", "entire process down")
 _NUMBER = r"(-?\d{1,15})"
@@ -35,6 +38,7 @@ _TIMEOUT = re.compile(r"caught collective operation timeout: Work[A-Z]CCL\(SeqNu
 _ENDS = ("watchdog thread terminated with exception", "we are taking the entire process down")
 _RAN = re.compile(r"ran for (\d{1,12}) milli")
 _COUNTERS = "last enqueued"
+_SIGNAL = re.compile(r"Received a dump signal due to a collective timeout from +rank (\d{1,7})")
 _WITH_RANKS = "read the logs of the other ranks to the same time, and keep the prefix [rankN]: of their lines"
 MAX_UNRANKED = 1_000  # lines that are kept
 MAX_WRAPPED = 2_000  # characters of a line that is put together
@@ -104,6 +108,27 @@ class _Operation:
     sizes_out: tuple[int, ...]
 
 
+# Seconds between two incidents of one job at least: no job fails, starts again and times out within less.
+RESTART_S = 60.0
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """What a line added to a table of the watchdog. at_s: when it was written, from the beginning of the year; None if
+    the line does not say."""
+
+    at_s: float | None
+    table: dict[tuple[int, Group], set[Any]]
+    key: tuple[int, Group]
+    value: object
+
+
+def _seconds(line: str) -> float | None:
+    """The time of a line in seconds from the beginning of its year, as if each month had 31 days."""
+    stamp = stamp_of(line)
+    return (stamp[0] * 31 + stamp[1]) * 86_400 + stamp[2] if stamp is not None else None
+
+
 @dataclass
 class Watchdog:
     """Takes the lines of a log, of all ranks in any order."""
@@ -115,9 +140,15 @@ class Watchdog:
 
     ended: set[int] = field(default_factory=set)  # ranks whose process it ends
 
+    signals: dict[int, DumpSignal] = field(default_factory=dict)  # by the rank that got one, its last
+
     unranked: list[LogError] = field(default_factory=list)  # lines of which no global rank is known
 
     waited_s: float = 0.0  # the longest time that an operation ran before it was given up
+    earlier: int = 0  # incidents before the last one, such as those before a restart, whose lines are left out
+    _counted: list[_Counted] = field(default_factory=list)
+    _endings: list[tuple[float | None, int]] = field(default_factory=list)
+    _at_s: float | None = None  # when the line was written that is taken
     _file: str = ""
     _of_file: Name = NOBODY
     _wrapped: tuple[int, Name, str] | None = None  # a line of torch's log that seems to go on in the next one
@@ -149,8 +180,9 @@ class Watchdog:
         self._wrapped = None
 
     def _take(self, number: int, writer: Name, line: str) -> None:
-        if not any(words in line for words in WORDS) or self.entries > MAX_ENTRIES:
+        if not any(words in line for words in WORDS) or self.entries > MAX_ENTRIES or len(self._counted) > MAX_LINES:
             return
+        self._at_s = _seconds(line)
         prints = _PRINT.findall(line)
         for rank, _, op, shape in prints:
             sizes = tuple(int(size) for size in re.findall(r"\d{1,18}", shape))
@@ -165,6 +197,7 @@ class Watchdog:
             return
         if any(words in line for words in _ENDS):
             self.ended.add(rank)
+            self._endings.append((self._at_s, rank))
         if ran := _RAN.search(line):
             self.waited_s = max(self.waited_s, int(ran[1]) / 1000)
         if timeout := _TIMEOUT.search(line):
@@ -173,6 +206,9 @@ class Watchdog:
         if group and (status := _STATUS.search(line)):
             self._add(self.counters, rank, its_group, (int(status[1]), int(status[2])))
             self.counted.setdefault(rank, set()).add(its_group)
+            if (signal := _SIGNAL.search(line)) and max(rank, int(signal[1])) <= RANKS:
+                name = its_group.desc or its_group.uid
+                self.signals[rank] = DumpSignal(rank, int(signal[1]), name, int(status[1]), int(status[2]))
 
     def _take_unranked(self, number: int, line: str) -> None:
         """Take a line of a process whose rank is not known, and the counters that follow what it waited in."""
@@ -187,6 +223,34 @@ class Watchdog:
     def _add(self, table: dict[tuple[int, Group], set[Any]], rank: int, group: Group, value: object) -> None:
         if rank <= RANKS:
             table.setdefault((rank, group), set()).add(value)
+            self._counted.append(_Counted(self._at_s, table, (rank, group), value))
+
+    def keep_last_incident(self) -> None:
+        """Leave out the lines of earlier incidents, after which the job was started again, where times tell them apart.
+
+        Two incidents are of the same rank and group, with other operations, and RESTART_S apart.
+        """
+        times: dict[tuple[int, Group], dict[object, list[float]]] = {}
+        for each in self._counted:
+            if each.at_s is None:
+                return
+            if each.table is self.waiting:
+                times.setdefault(each.key, {}).setdefault(each.value, []).append(each.at_s)
+        repeated = [sorted(its.values(), key=max) for its in times.values() if len(its) > 1]
+        if not repeated:
+            return
+        over = max(max(its[-2]) for its in repeated)
+        if min(min(its[-1]) for its in repeated) - over < RESTART_S:
+            return
+        kept = [each for each in self._counted if each.at_s is not None and each.at_s > over + RESTART_S / 2]
+        self.earlier = max(map(len, repeated)) - 1
+        for table in (self.waiting, self.counters, self.counted):
+            table.clear()
+        for each in kept:
+            each.table.setdefault(each.key, set()).add(each.value)
+            if each.table is self.counters:
+                self.counted.setdefault(each.key[0], set()).add(each.key[1])
+        self.ended = {rank for at_s, rank in self._endings if at_s is not None and at_s > over}
 
     @property
     def entries(self) -> int:

@@ -46,6 +46,7 @@ from harness.triage.rules import (
     resources,
     routes,
     tasks,
+    together,
 )
 from harness.triage.rules import groups as groups
 from harness.triage.rules.ruling import Case, Rule, Ruling
@@ -62,6 +63,7 @@ RULES: tuple[Rule, ...] = (
     pasted.first_error,  # INSUFFICIENT
     pasted.in_kernel,  # INSUFFICIENT
     pasted.one_look,  # INSUFFICIENT
+    pasted.signalled,  # INSUFFICIENT
     pasted.last_lines,  # INSUFFICIENT
     pauses.flowing,
     engines.refused,  # K13
@@ -71,6 +73,7 @@ RULES: tuple[Rule, ...] = (
     pools.lost,  # K4
     alive.unaided(alone.locked),  # K4
     lock_rings.ring,  # K6
+    alive.unaided(together.locked),  # K6, K4
     tasks.ring,  # K6
     alive.unaided(tasks.unfilled, excludes=alive.event_loop),  # K4
     builds.locked,  # K9
@@ -109,6 +112,7 @@ RULES: tuple[Rule, ...] = (
     resources.unmet,  # INSUFFICIENT
     outsiders.unopened,  # INSUFFICIENT
     makers.undecided,  # INSUFFICIENT
+    together.idle,  # INSUFFICIENT
     polls.undecided,  # INSUFFICIENT
     alive.undecided,  # INSUFFICIENT
     absence.unseen,  # INSUFFICIENT

@@ -22,6 +22,7 @@ from harness.triage.rules.ruling import Case, Live, Ruling
 from harness.triage.rules.threads import keepers, name
 from harness.triage.stacks import describe, user_frame
 
+END_MARK = "put an end mark into the queue when its producer ends, or look after each time limit whether it lives"
 _LAUNCH = re.compile(r"/multiprocessing/popen_fork\.py$")
 
 
@@ -29,7 +30,7 @@ def locked(case: Case) -> Ruling | None:
     """K4, or K6 of a thread that waits for itself: a process waits for a lock that it alone could release."""
     locked_subjects = [subject for subject in case.suspects() if _locked(subject)]
     keys = {subject.key for subject in locked_subjects}
-    stuck = [subject for subject in locked_subjects if _matters(case, subject, keys)]
+    stuck = [subject for subject in locked_subjects if matters(case, subject, keys, keeps_alive=_keeps_alive(subject))]
     if not stuck:
         return None
     why = {subject.key: _why(case, subject) for subject in stuck}
@@ -49,7 +50,7 @@ def locked(case: Case) -> Ruling | None:
             if forked
             else f"take {itself} once, or make it a threading.RLock, which its own thread may take again"
             if itself
-            else "put an end mark into the queue when its producer ends, or look after each time limit whether it lives"
+            else END_MARK
             if _for_items(first)
             else Live("py-spy dump --pid PID   # where it stands"),
             "or fork before the first thread that takes the lock is started" if forked else "",
@@ -57,12 +58,17 @@ def locked(case: Case) -> Ruling | None:
     )
 
 
-def _matters(case: Case, subject: Subject, keys: set[str]) -> bool:
+def _keeps_alive(subject: Subject) -> bool:
+    """Whether it waits to be notified, and for no item of a queue: it may only keep itself or its children alive until
+    a signal."""
+    return _notified(subject.process) and not _for_items(subject)
+
+
+def matters(case: Case, subject: Subject, keys: set[str], *, keeps_alive: bool) -> bool:
     """Whether somebody waits without a limit for this one of the locked processes `keys`, or for all of them; or the
-    job is this process alone. What waits to be notified, and for no item of a queue, may only keep itself or its
-    children alive until a signal."""
+    job is this process alone. `keeps_alive`: it may be meant to wait until a signal."""
     waiters = [case.subject(wait.waiter) for wait in case.graph.waits if wait.target == subject.key]
-    beside, keeps_alive = case.live(), _notified(subject.process) and not _for_items(subject)
+    beside = case.live()
     own = [each for each in beside if _parent(case, each) is subject and each.key not in keys]
     if keeps_alive and own and all(waiter.doing.kind == "join" for waiter in waiters):
         return False

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
 from harness.triage import wchan
-from harness.triage.evidence import PASTED, UNREAD, LogError, Thread
+from harness.triage.evidence import PASTED, UNREAD, DumpSignal, LogError, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import title
 from harness.triage.pasted.errors import DEFUNCT
+from harness.triage.pasted.watchdog import SEVERAL
 from harness.triage.rules import standing
 from harness.triage.rules.ruling import Case, Ruling, brief
 from harness.triage.stacks import classify
@@ -225,6 +226,41 @@ def _threads_at_work(case: Case) -> list[str]:
     return lines[: standing.MAX_LINES]
 
 
+def signalled(case: Case) -> Ruling | None:
+    """INSUFFICIENT: ranks were told that another one had given up a collective, and nothing else is known of the job.
+    Their counters say whether they waited in one themselves."""
+    signals = case.evidence.dump_signals
+    if case.evidence.source != PASTED or case.graph.subjects or case.groups or case.evidence.errors or not signals:
+        return None
+    behind = [signal for signal in signals if signal.enqueued <= signal.completed]
+    first = (behind or list(signals))[0]
+    numbers = f"rank {first.rank} completed all {max(first.enqueued, 0):,} that it enqueued, and waits in none"
+    waits = f"rank {first.rank} waits, too: {first.enqueued:,} enqueued, {first.completed:,} completed"
+    return Ruling(
+        "INSUFFICIENT",
+        f"rank {first.of} gave up a collective; {numbers if behind else waits}",
+        place=f"group {first.group}" if first.group else "",
+        evidence=(*map(_signal, list(signals)[: standing.MAX_LINES]), *_ends(case)),
+        missing=(
+            f"the lines of rank {first.of} about its timeout: in which operation of which number it waited",
+            "the lines of the other ranks: a rank that enqueued less than those that wait has not come",
+        ),
+        next=(
+            f"read the log of rank {first.of} to the same time, then give all logs at once: harness triage *.log",
+            f"py-spy dump --pid PID   # of rank {first.rank}, while it stands: where it is",
+        ),
+    )
+
+
+def _signal(signal: DumpSignal) -> str:
+    of_group = f" of group {signal.group}" if signal.group else ""
+    idle = ", so that it waits in none" if signal.enqueued <= signal.completed else ""
+    return (
+        f"rank {signal.rank} was told by rank {signal.of} that a collective timed out; its last{of_group}: enqueued "
+        f"#{signal.enqueued}, completed #{signal.completed}{idle}"
+    )
+
+
 def last_lines(case: Case) -> Ruling | None:
     """INSUFFICIENT: nothing known is in the text. Says how it ends, and what to collect."""
     ends = case.evidence.log_ends
@@ -243,7 +279,9 @@ def last_lines(case: Case) -> Ruling | None:
     longest = max(case.evidence.log_phases, key=lambda phase: phase.took_s, default=None)
     return Ruling(
         "INSUFFICIENT",
-        f"nothing recognised in {where}; {who}: {brief(most.text, 6)}",
+        f"{where} has timeouts of several incidents, and no times tell them apart"
+        if SEVERAL in case.evidence.notes
+        else f"nothing recognised in {where}; {who}: {brief(most.text, 6)}",
         evidence=(
             "no Python stack, no error of a job and no line about a timeout is in it",
             *([f"its longest phase: {longest.words} ({longest.file}:{longest.line})"] if longest else ()),

@@ -88,7 +88,10 @@ class _Wait(NamedTuple):
 
 def _waiting(rows: Iterable[RayActor | RayTask], kind: str) -> Iterator[str]:
     """A line for each name and state that waits: first what has no node, then the most frequent."""
-    counts = Counter(_wait(row) for row in rows if row.state in _WAITING)
+    counts: Counter[_Wait] = Counter()
+    for row in rows:
+        if row.state in _WAITING:
+            counts[_wait(row)] += row.count
     for wait, count in sorted(counts.items(), key=lambda item: (item[0][:2], -item[1])):
         several = count > 1
         verb = _PLURAL[wait.verb] if several else wait.verb
@@ -113,5 +116,7 @@ def _wait(row: RayActor | RayTask) -> _Wait:
 
 
 def _counts(rows: Iterable[RayActor | RayTask], kind: str) -> list[str]:
-    counts = Counter(row.state for row in rows)
+    counts: Counter[str] = Counter()
+    for row in rows:
+        counts[row.state] += row.count
     return [f"{count} {kind}{'s' if count > 1 else ''} {state}" for state, count in counts.most_common()]

@@ -54,11 +54,12 @@ BY_WHAT_WAS_SEEN = frozenset({
 })  # fmt: skip
 NEVER_HUNG = frozenset({
     "nodes.incomplete", "nodes.unlooked", "nodes.moments", "pauses.debugger", "ras.pasted", "ray_lists.pasted",
-    "pasted.first_error", "pasted.one_look", "pasted.last_lines", "pauses.flowing", "pauses.slow", "locks.worked",
+    "pasted.first_error", "pasted.one_look", "pasted.last_lines", "pasted.signalled", "pauses.flowing", "pauses.slow",
+    "locks.worked",
     "makers.at_work", "pauses.fresh", "pasted.first_error_of_waiters", "pasted.timed_out", "pasted.without_dump",
     "pasted.in_kernel", "calls.read_ring",
     "nodes.lost", "resources.unmet", "makers.undecided", "polls.undecided", "alive.undecided", "outsiders.unopened",
-    "absence.unseen", "pauses.healthy", "over.ending",
+    "absence.unseen", "pauses.healthy", "over.ending", "together.idle",
 })  # fmt: skip
 
 
@@ -69,8 +70,8 @@ def looks(subject: Process, **fields: object) -> Process:
 
 
 def standing(subject: Process, *stack: Frame, **fields: object) -> Process:
-    [main] = subject.samples[-1].threads
-    return looks(subject, threads=(dataclasses.replace(main, frames=stack),), **fields)
+    main, *beside = subject.samples[-1].threads
+    return looks(subject, threads=(dataclasses.replace(main, frames=stack), *beside), **fields)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +113,13 @@ def locked(folder: Path) -> Hang:
     """A child with a lock that its fork copied, for whose end its parent waits."""
     child = standing(process(PID, "process", "main", ppid=70), at(folder, "waits"), wchan=FUTEX, locked_alone=True)
     return Hang((process(70, "process", "main:5 communicate"), dataclasses.replace(child, forked=True)))
+
+
+def locked_together(folder: Path) -> Hang:
+    """A process each of whose threads waits for a lock of its own."""
+    program = standing(process(PID, "process", "main"), at(folder, "waits"), wchan=FUTEX, locked_together=True)
+    other = Thread("loader", 7, (at(folder, "waits"),), wchan=FUTEX)
+    return Hang((looks(program, threads=(*program.samples[-1].threads, other)),))
 
 
 def called(folder: Path) -> Hang:
@@ -179,6 +187,7 @@ HANGS: dict[str, Callable[[Path], Hang]] = {
     "absence.outside": absent,
     "forming.unformed": uncome,
     "alone.locked": locked,
+    "together.locked": locked_together,
     "calls.ring": called,
     "pipes.undrained": undrained,
     "groups.inverted": inverted,

@@ -13,7 +13,7 @@ import pytest
 from triage_evidence import compared, evidence, group, process, rank
 
 from harness.triage import source
-from harness.triage.collect import channels, proc, stacks
+from harness.triage.collect import channels, futexes, proc, stacks
 from harness.triage.collect.proc import OTHER_USER
 from harness.triage.evidence import Frame, OpenSpan, PipeReader, Process, Thread
 from harness.triage.judge import triage
@@ -362,30 +362,52 @@ def test_a_sleep_in_the_kernel_is_said_in_words(function: str, says: str) -> Non
     assert ("waits for" in verdict.reason) is bool(says) and says in verdict.reason
 
 
+ENDLESS, LIMITED, SHARED = "202 0x1 0x189 0x0 0x0", "202 0x1 0x189 0x0 0x7f", "202 0x1 0x109 0x0 0x0"
+
+
 @pytest.mark.parametrize(
-    ("call", "threads", "alone"),
+    ("call", "threads", "locked"),
     [
-        ("202 0x1 0x189 0x0 0x0", {}, True),
-        ("202 0x1 0x80 0x0 0x0", {}, True),
-        ("202 0x1 0x109 0x0 0x0", {}, False),  # shared between processes, as locks of multiprocessing are
-        ("202 0x1 0x189 0x0 0x7f", {}, False),  # with a time limit
-        ("202 0x1 0x81 0x0 0x0", {}, False),  # it wakes others
-        ("0 0x1 0x189 0x0 0x0", {}, False),
-        ("202 0x1 0x189 0x0 0x0", {"71": "python"}, False),
-        ("202 0x1 0x189 0x0 0x0", {"72": "python"}, True),  # its heartbeat
-        ("202 0x1 0x189 0x0 0x0", {"71": "pt_workerserver"}, True),
+        (ENDLESS, {}, 1),
+        ("202 0x1 0x80 0x0 0x0", {}, 1),
+        (SHARED, {}, 0),  # between processes, as locks of multiprocessing are
+        (LIMITED, {}, 0),
+        ("202 0x1 0x81 0x0 0x0", {}, 0),  # it wakes others
+        ("0 0x1 0x189 0x0 0x0", {}, 0),
+        (ENDLESS, {"72": ("python", LIMITED)}, 1),  # its heartbeat
+        (ENDLESS, {"71": ("pt_workerserver", "7 0x1 0x1 0x64 0x0")}, 1),
+        (ENDLESS, {"71": ("python", ENDLESS)}, 2),
+        (ENDLESS, {"71": ("python", ENDLESS), "73": ("OpenBLAS", ENDLESS), "72": ("python", LIMITED)}, 3),
+        (ENDLESS, {"71": ("python", LIMITED)}, 0),
+        (ENDLESS, {"71": ("python", "running")}, 0),
     ],
 )
-def test_only_a_lock_of_its_own_memory_and_its_only_thread_prove_that_nothing_wakes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, threads: dict[str, str], alone: bool
+def test_only_locks_of_its_own_memory_in_all_threads_prove_that_nothing_wakes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, threads: dict[str, tuple[str, str]], locked: int
 ) -> None:
-    monkeypatch.setattr(channels, "PROC", tmp_path)
-    monkeypatch.setattr(channels, "_FUTEX", "202")
-    for tid, name in {"70": "python", **threads}.items():
-        (tmp_path / "70" / "task" / tid).mkdir(parents=True)
-        (tmp_path / "70" / "task" / tid / "comm").write_text(f"{name}\n")
-    (tmp_path / "70" / "syscall").write_text(f"{call} 0x0 0x0 0x7f 0x7f")
-    assert channels.locked_alone(70, beat=72) is alone
+    listed(tmp_path, monkeypatch, {"70": ("python", call), **threads})
+    assert futexes.locked_threads(70, beat=72) == locked
+
+
+def test_threads_that_take_turns_are_not_all_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits when it is looked at, and one of them has run in between."""
+    listed(tmp_path, monkeypatch, {"70": ("python", ENDLESS), "71": ("python", ENDLESS)})
+    counts = iter(range(9))
+    monkeypatch.setattr(futexes, "_switches", lambda pid, tid: next(counts) if tid == 71 else 5)
+    assert futexes.locked_threads(70) == 0
+
+
+def listed(proc_folder: Path, monkeypatch: pytest.MonkeyPatch, threads: dict[str, tuple[str, str]]) -> None:
+    """Processes in a /proc of our own: thread id -> its name and its call."""
+    monkeypatch.setattr(futexes, "_FUTEX", "202")
+    for module in (channels, futexes):
+        monkeypatch.setattr(module, "PROC", proc_folder)
+    for tid, (name, call) in threads.items():
+        task = proc_folder / "70" / "task" / tid
+        task.mkdir(parents=True)
+        (task / "comm").write_text(f"{name}\n")
+        (task / "syscall").write_text(f"{call} 0x0 0x0 0x7f 0x7f")
+        (task / "status").write_text("Name:\tpython\nvoluntary_ctxt_switches:\t7\n")
 
 
 POLLS = """

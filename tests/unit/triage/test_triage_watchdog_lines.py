@@ -139,6 +139,43 @@ def test_lines_of_two_incidents_are_not_mixed(tmp_path: Path) -> None:
     assert any("several incidents" in line for line in verdict.missing)
 
 
+@pytest.mark.parametrize(("enqueued", "says"), [(7309, "waits in none"), (7313, "waits, too")])
+def test_the_log_of_one_rank_says_what_it_shows_of_the_others(tmp_path: Path, enqueued: int, says: str) -> None:
+    verdict = judged(tmp_path, SIGNAL.format(0, enqueued, 7309))
+    assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", [])
+    assert verdict.reason.startswith("rank 1 gave up a collective; rank 0") and says in verdict.reason
+
+
+def test_of_several_ranks_that_were_told_the_one_that_waits_in_none_comes_first(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, SIGNAL.format(2, 7313, 7309), SIGNAL.format(0, 7309, 7309))
+    assert "rank 0 completed all 7,309" in verdict.reason or culprits(verdict) == [0], verdict.reason
+
+
+def earlier(*lines: str, at: str = "E606 03:") -> list[str]:
+    return [line.replace("E606 09:", at) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [("E606 03:", ("HUNG", [0])), ("E531 23:", ("HUNG", [0])), ("E606 09:", ("INSUFFICIENT", []))],
+)
+def test_of_several_incidents_the_last_one_counts_where_times_tell_them_apart(
+    tmp_path: Path, at: str, expected: tuple[str, list[int]]
+) -> None:
+    before = earlier(*waits(0, 44, done=43), *waits(1, 44, done=43), SIGNAL.format(2, 43, 43), at=at)
+    verdict = judged(tmp_path, *before, "restarting", *waits(1), *waits(2), SIGNAL.format(0, 7309, 7309))
+    assert (verdict.verdict, culprits(verdict)) == expected
+    assert any("incidents" in line for line in verdict.missing)
+
+
+def test_dumps_beside_a_log_of_several_incidents_are_of_the_last(tmp_path: Path) -> None:
+    list(write(simulate(2, 8), tmp_path))
+    before = earlier(*waits(0, 44, done=43), *waits(1, 44, done=43))
+    (tmp_path / "job.log").write_text("\n".join([*before, *waits(1), *waits(0)]))
+    missing = triage([str(tmp_path)]).missing
+    assert any("2 incidents" in line and "dumps" in line for line in missing)
+
+
 def test_a_timeout_with_its_group_and_one_without_are_of_two_incidents(tmp_path: Path) -> None:
     later = TIMEOUT.format(1, 44, "ALLREDUCE", 8).replace("[Rank 1]", "[PG ID 0 PG GUID 0(default_pg) Rank 1]")
     verdict = judged(tmp_path, *waits(1), *waits(2), later, SIGNAL.format(0, 7309, 7309))

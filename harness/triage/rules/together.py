@@ -1,0 +1,157 @@
+"""Rule about a process of which no thread can go on: each waits for what only a thread of the same process could bring.
+
+Threads that take locks in two orders, a notification that came before the wait for it, a queue or a future whose
+thread has ended. The kernel proves it: at one moment every thread waited, without a limit, for a lock that no other
+process uses (`Sample.locked_together`). Which lock a thread keeps is read from the source text. There a name may mean
+two objects, but each thread that could make the difference stands still as well.
+"""
+
+from __future__ import annotations
+
+from harness.triage import source
+from harness.triage.evidence import Frame, Process, Thread
+from harness.triage.graph import Subject
+from harness.triage.graph.sockets import main_frames
+from harness.triage.places import plain, users
+from harness.triage.rules.alive import in_condition
+from harness.triage.rules.alone import END_MARK, matters
+from harness.triage.rules.lock_rings import IN_ONE_ORDER
+from harness.triage.rules.ruling import MOST_NAMED, Case, Live, Ruling
+from harness.triage.rules.threads import MAX_THREADS, crossed, name
+from harness.triage.stacks import AT_EXIT, JOINS, ours, user_frame
+
+ASK_FIRST = "ask for what is awaited before each wait for a notification: one that comes before the wait is lost"
+_QUEUE = "/queue.py"
+
+
+def locked(case: Case) -> Ruling | None:
+    """K6 of threads that wait for each other's locks, else K4: no thread of a process can go on."""
+    still = [subject for subject in case.suspects() if _stands(subject)]
+    keys = {subject.key for subject in still}
+    stuck = [subject for subject in still if matters(case, subject, keys, keeps_alive=_keeps_alive(subject))]
+    if not stuck:
+        return None
+    first = stuck[0]
+    assert first.process is not None
+    ring = crossed(first.process)
+    at = " and ".join(place.partition(" in ")[0] for place in ring[:MOST_NAMED])
+    whose = "its" if len(stuck) == 1 else "their"
+    return Ruling(
+        "HUNG",
+        f"{case.names(subject.key for subject in stuck)}: {_reason(first, whose, at)}",
+        "K6" if ring else "K4",
+        {subject.key: _why(subject) for subject in stuck},
+        place=ring[0] if ring else _place(first),
+        frames={first.key: ring[0] if ring else _place(first)},
+        next=_next(first.process, ring),
+    )
+
+
+def _reason(first: Subject, whose: str, at: str) -> str:
+    """`at`: places at which threads wait for each other's locks; empty without."""
+    if at:
+        return f"{whose} threads wait for each other's locks at {at}"
+    if (first.doing.kind, first.doing.op) == AT_EXIT:
+        return f"{whose} program is over, and a thread that waits for good keeps it alive"
+    return f"none of {whose} threads can go on, each waits for another of them"
+
+
+def idle(case: Case) -> Ruling | None:
+    """INSUFFICIENT: no thread of a process can go on, and it may be meant to wait until a signal."""
+    still = [subject for subject in case.live() if _stands(subject)]
+    if not still or len(still) < len(case.live()):
+        return None
+    first = still[0]
+    return Ruling(
+        "INSUFFICIENT",
+        f"{case.names(subject.key for subject in still)}: only a signal ends the wait of all threads",
+        evidence=tuple(f"{subject.label}: {_why(subject)}" for subject in still),
+        missing=tuple(f"whether {subject.label} is meant to wait until a signal" for subject in still),
+        place=first.frame,
+        next=(Live(f"{case.again()}   # in a minute: whether a signal has ended its wait"),),
+    )
+
+
+def _stands(subject: Subject) -> bool:
+    """Whether none of its threads can go on, at both looks."""
+    looks = subject.process.samples if subject.process is not None else ()
+    return len(looks) > 1 and all(look.locked_together for look in looks) and bool(looks[-1].threads)
+
+
+def _keeps_alive(subject: Subject) -> bool:
+    """Whether its main thread waits for an event, as programs do until a signal ends them, and no thread for a lock
+    that somebody keeps."""
+    assert subject.process is not None
+    frames = main_frames(subject.process.samples[-1].threads)
+    event = in_condition(frames) and any(in_condition((outer,)) for outer in frames[1:2])
+    return event and not any(_lock(thread) for thread in _own(subject.process))
+
+
+def _place(subject: Subject) -> str:
+    """Where a thread waits for something else than the end of a thread; else where the main thread does."""
+    waits = [thread for thread in _own(subject.process) if not _joins(thread)] if subject.process else []
+    return next(filter(None, (user_frame(thread.frames) for thread in waits)), subject.frame)
+
+
+def _joins(thread: Thread) -> bool:
+    return bool(thread.frames) and plain(thread.frames[0].function) in JOINS
+
+
+def _own(process: Process) -> list[Thread]:
+    """Its threads at the last look, without those of our probe."""
+    return [thread for thread in process.samples[-1].threads if not ours(thread)]
+
+
+def _inner(thread: Thread) -> Frame | None:
+    """The innermost frame of the user's code."""
+    return next((frame for frame in thread.frames if users(frame)), None)
+
+
+def _kept(thread: Thread) -> list[str]:
+    """The texts of the locks that a thread keeps, without the one that its wait for a notification releases."""
+    own = [frame for frame in thread.frames if users(frame)]
+    released = source.notified_by(own[0]) if own and in_condition(thread.frames) else ""
+    return [lock for frame in own for lock in source.locks_kept(frame) if lock != released]
+
+
+def _lock(thread: Thread) -> str:
+    """The text of the lock for which a thread waits; empty if it waits for something else, as to be notified."""
+    frame = _inner(thread)
+    return source.lock_of(frame) if frame is not None and not in_condition(thread.frames) else ""
+
+
+def _why(subject: Subject) -> str:
+    assert subject.process is not None
+    waits = [_wait(thread) for thread in _own(subject.process) if any(map(users, thread.frames))]
+    more = f", and {len(waits) - MAX_THREADS} more" if len(waits) > MAX_THREADS else ""
+    whole = "every thread of it waits for another one, so that none can go on"
+    return f"{whole}: {', '.join(waits[:MAX_THREADS])}{more}" if waits else whole
+
+
+def _wait(thread: Thread) -> str:
+    """For what a thread waits, where, and what it keeps meanwhile."""
+    lock, awaits = _lock(thread), ""
+    if lock:
+        awaits = f" for {lock}"
+    elif _joins(thread):
+        awaits = " for the end of a thread"
+    elif any(frame.file.endswith(_QUEUE) for frame in thread.frames):
+        awaits = " for a queue"
+    elif in_condition(thread.frames):
+        awaits = " to be notified"
+    inside = f" inside `with {kept[0]}`" if (kept := _kept(thread)) else ""
+    return f"{name(thread)} waits{awaits} at {user_frame(thread.frames)}{inside}"
+
+
+def _next(process: Process, ring: list[str]) -> tuple[str, ...]:
+    waits = [(thread, frame) for thread in _own(process) if (frame := _inner(thread)) is not None]
+    keeping = [user_frame(thread.frames) for thread, _ in waits if _lock(thread) and _kept(thread)]
+    places = list(dict.fromkeys(ring or keeping))
+    notified = any(in_condition(thread.frames) and source.notified_by(frame) for thread, frame in waits)
+    takes = any(frame.file.endswith(_QUEUE) for thread, _ in waits for frame in thread.frames)
+    return (
+        IN_ONE_ORDER.format(places=" and ".join(places)) if len(ring or keeping) > 1 else "",
+        ASK_FIRST if notified and not places else "",
+        END_MARK if takes and not places else "",
+        Live("py-spy dump --pid PID   # where its threads stand"),
+    )
