@@ -420,8 +420,9 @@ def _refused_words(error: Any, words: list[str]) -> _Message:
         return _Message(message, _with_default(error, words) or help_command, error.exit_code)
     message = f"{error.message.partition('. Did you mean')[0].rstrip('.')}; did you mean {' or '.join(near)}?"
     fix = _with_instead(words, error.option_name, near[0], needs_value=_takes_value(error, near[0]))
-    if words == [error.option_name] and _needs_words(near[0]):
-        fix = f"harness {near[0]} --help"
+    command = near[0]
+    if words == [error.option_name] and _needs_words(command):
+        fix = f"harness {command} --help"
     return _Message(message, fix or help_command, error.exit_code)
 
 

@@ -177,10 +177,14 @@ def _of_uvx(prefix: Path) -> bool:
 
 def install_into(python: str, *requirements: str) -> str:
     """The command that installs packages for an interpreter, whether its environment has pip or uv made it without."""
+    return f"{_installer_of(python)} {shlex.join(requirements)}"
+
+
+def _installer_of(python: str) -> str:
     venv = Path(python).parent.parent
     is_without_pip = (venv / "pyvenv.cfg").is_file() and not any(venv.glob("lib/python*/site-packages/pip"))
-    pip = [*_uv(), "pip", "install", "--python", python] if is_without_pip else [python, "-m", "pip", "install"]
-    return shlex.join([*pip, *requirements])
+    return shlex.join([*_uv(), "pip", "install", "--python", python] if is_without_pip else
+                      [python, "-m", "pip", "install"])  # fmt: skip
 
 
 def _installer() -> list[str]:

@@ -202,7 +202,7 @@ def find_words(words: Sequence[str]) -> list[Entry]:
 
 def _longest(words: Sequence[str], among: Sequence[Entry]) -> tuple[int, list[Entry]]:
     """How many of the first words make one name, and what they name."""
-    for count in range(min(len(words), MOST_WORDS), 1, -1):
+    for count in range(min(len(words), LONGEST_NAME), 1, -1):
         with contextlib.suppress(BadInput, ModuleNotFoundError):
             return count, find(" ".join(words[:count]), among)
     return 1, find(words[0], among)
@@ -236,7 +236,7 @@ def find(query: str, among: Sequence[Entry] = ()) -> list[Entry]:
     return _with_details(matches, query)
 
 
-MOST_WORDS = 8  # of one name, typed without quotes: EQUIVALENT, but 2 warnings
+LONGEST_NAME = 8  # words of one name, typed without quotes: EQUIVALENT, but 2 warnings
 _REASON = re.compile(r"\(|: |  ")  # what ends the names in a line
 _CLAUSE = re.compile(r",(?! but\b)")  # behind a cause its party, behind a status the next one
 _MARKS = " \t✓✗○?≠·!"  # in front of a check, or behind a word

@@ -201,9 +201,9 @@ _SOURCE_BUILT = re.compile(
     r"|distributed/(?:fsdp|_composable|elastic|launcher|tensor|checkpoint|algorithms|pipelining|rpc)/)"
 )
 # An engine that runs from a checkout, as after `pip install -e`: its folder has the engine's name, as `my-vllm/vllm/`,
-# or it has the layout of SGLang (`python/sglang/`) or of vLLM (`vllm/v1/`).
+# or it has the layout of SGLang (`python/NAME/`, `NAME/srt/`) or of vLLM (`NAME/v1/`).
 _CHECKED_OUT = re.compile(
-    rf"/[\w.-]*(?P<engine>{_ENGINES})[\w.-]*/(?P=engine)/|/python/(?:{_ENGINES})/|/sglang/srt/|/vllm/v1/"
+    rf"/[\w.-]*(?P<engine>{_ENGINES})[\w.-]*/(?P=engine)/|/python/(?:{_ENGINES})/|/(?:{_ENGINES})/(?:srt|v1)/"
 )
 # Compiled code: shared objects, the interpreter itself, and source files of compiled code with debug information.
 _COMPILED = re.compile(r"\.so(\.[\w.]+)?$|\.(c|cc|cpp|cxx|cu|cuh|h|hh|hpp|rs|pyx|pxd|S)$|(^|/)python[\d.]*$")

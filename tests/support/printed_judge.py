@@ -115,7 +115,7 @@ EXPRESSIONS = (
     (r"^one\.name$", "top_k"),
     (r"\bformat$", "html"),
     (r"json\.dumps", "5"),
-    (r"_installer\(\)", "pip install"),
+    (r"_installer(?:_of)?\(", "pip install"),
     (r"next\(versioned", "py-spy"),
     (r"removeprefix\('--set", "seed=7"),
     (r"/ 100", "0.4"),

@@ -16,7 +16,7 @@ _LINE = re.compile(
     r"rank (?P<rank>\d{1,7}) nranks (?P<size>\d{1,7}) cudaDev \d{1,3}(?:[^\n]{0,200}? commId 0x(?P<id>[0-9a-f]{1,16}))?"
 )
 _WORD = " nranks "
-MAX_LINES = 200_000  # of all texts; a job of 1,024 ranks with 20 communicators each writes 20,000
+MAX_COMMUNICATOR_LINES = 200_000  # of all texts; a job of 1,024 ranks with 20 communicators each writes 20,000
 
 
 @dataclass(frozen=True, order=True)
@@ -38,7 +38,7 @@ class NcclRanks:
         """Take a text. Returns whether it has such a line."""
         before = self._lines
         for match in _LINE.finditer(text) if _WORD in text else ():
-            if self._lines >= MAX_LINES:
+            if self._lines >= MAX_COMMUNICATOR_LINES:
                 break
             self._lines += 1
             members = self.members.setdefault(Communicator(int(match["size"]), match["id"] or ""), {})
