@@ -420,9 +420,9 @@ def _refused_words(error: Any, words: list[str]) -> _Message:
         return _Message(message, _with_default(error, words) or help_command, error.exit_code)
     message = f"{error.message.partition('. Did you mean')[0].rstrip('.')}; did you mean {' or '.join(near)}?"
     fix = _with_instead(words, error.option_name, near[0], needs_value=_takes_value(error, near[0]))
-    command = near[0]
-    if words == [error.option_name] and _needs_words(command):
-        fix = f"harness {command} --help"
+    nearest, *_ = near
+    if words == [error.option_name] and _needs_words(nearest):
+        fix = f"harness {nearest} --help"
     return _Message(message, fix or help_command, error.exit_code)
 
 

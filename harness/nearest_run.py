@@ -36,8 +36,10 @@ def not_a_run(
 def what_there_is(folder: Path) -> str:
     """The command that shows what there is of a run, or of a comparison, that was ended early."""
     recorded = [folder / side for side in SIDES if _is_run(folder / side)]
-    words = ["diff", str(folder)] if len(recorded) == len(SIDES) else ["report", str((recorded or [folder])[0])]
-    return f"{shlex.join(['harness', *words])}   # what there is"
+    if len(recorded) == len(SIDES):
+        return f"harness diff {shlex.quote(str(folder))}   # what there is"
+    run = (recorded or [folder])[0]
+    return f"harness report {shlex.quote(str(run))}   # what there is"
 
 
 def is_one_of(path: Path, paths: Collection[Path]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -181,6 +181,10 @@ class Reader:
                     parser = parsers[place, writer] = Parser()
             if parser is not None:
                 parser.feed(rest)
+        self._close(parsers)
+
+    def _close(self, parsers: Mapping[tuple[str, Name], Parser]) -> None:
+        """Take what the parsers of one text hold at its end, each of one place and writer."""
         self.log.close()
         self.failures.close()
         for (place, writer), parser in parsers.items():
