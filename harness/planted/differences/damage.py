@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from probes.format import INDEX, seal
 from probes.lines import decode_line, encode_events
 
 
@@ -37,6 +38,8 @@ def _elsewhere(run: Path, packages: Mapping[str, str]) -> None:
             if isinstance(event.get("packages"), dict):
                 event["packages"].update(packages)
         file.write_bytes(encode_events(events))
+    if (run / INDEX).is_file():
+        seal(run)  # a learner with these packages would have written these files
 
 
 DAMAGES: dict[str, Callable[[Path, Any], None]] = {"keep": _torn, "packages": _elsewhere}

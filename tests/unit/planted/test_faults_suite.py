@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from recordings import pair
 
 from harness import cli, config
 from harness.commands.faults import list_, refuse_unknown, run
 from harness.errors import BadInput
 from harness.parity.causes.registry import families
+from harness.parity.verdict import judge
 from harness.planted.differences import files, tables
 from harness.planted.differences.damage import DAMAGES, damage
 from harness.planted.differences.fault_runs import inside_engines, planned, sound_name
 from harness.planted.differences.outcome import Outcome, score, started_since
 from harness.planted.differences.rotation import rotated
+from probes.format import seal
 from probes.lines import check_seal, decode_line, encode_lines
 from reports.model import AUDIT_EXIT_CODES, EXIT_CODES, Cause, Finding, Verdict
 from scenarios.planted.differences import shapes
@@ -261,6 +264,18 @@ def test_damage_to_a_recording(tmp_path: Path) -> None:
     assert read_events(other / "events/rollout-0.jsonl")[0]["packages"] == {"torch": "1"}
     [changed, kept] = read_events(other / "events/trainer-0.jsonl")
     assert changed["packages"] == {"torch": "2"} and kept["step"] == 1
+
+
+@pytest.mark.slow
+def test_a_learner_of_another_environment_is_no_damage(tmp_path: Path) -> None:
+    """What a planted fault writes is what a run would have written: its index fits."""
+    sides = [made.write(tmp_path / made.manifest["side"]) for made in pair(native=False)]
+    for side in sides:
+        seal(side)
+    damage(sides[1], {"packages": {"torch": "2.4.1"}})
+    verdict = judge(*sides)
+    assert verdict.verdict == "CONFOUNDED", verdict.reason
+    assert [confounder.name for confounder in verdict.confounders] == ["learner environment"]
 
 
 HEAD = """\
