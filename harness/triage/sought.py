@@ -154,7 +154,7 @@ class _Reader:
         pairs += [(call.args[0], call.args[1])] if len(call.args) > 1 else []
         for host, port in pairs:
             its_host, its_port = self.value(host, scope), self.value(port, scope)
-            if its_port.isdigit() and _HOST.fullmatch(its_host):
+            if its_port.isdigit() and not its_host.isdigit() and _HOST.fullmatch(its_host):
                 yield f"{its_host}:{its_port}"
         for part in (*call.args, *words.values()):
             if match := _URL.match(self.value(part, scope)):

@@ -46,13 +46,13 @@ _PHASES = (
     _Phase("in the optimizer step", re.compile(r"step|_init_group|_?multi_tensor_\w{1,40}|_single_tensor_\w{1,40}"),
            re.compile(r"/torch/optim/|/optim(?:izers?)?/|/zero/stage")),
     _Phase("in the optimizer step", re.compile(r"_?optimizer_step|step_optimizer")),
-    _Phase("in the backward pass", re.compile(r"backward|_engine_run_backward|loss_backward")),
+    _Phase("while it ran backward", re.compile(r"backward|_engine_run_backward|loss_backward")),
     _Phase("while it generated", re.compile(
         r"_generate(?:_\w{1,40})?|generate(?:_sequences|_and_score_completions|_samples)?|execute_model"
         r"|forward_batch_generation|rollout|run_batch|sample_tokens")),
     _Phase("while it computed log-probabilities", re.compile(
         r"_?compute_(?:\w{1,20}_)?log_?probs?|_get_per_token_logps\w{0,40}|forward_micro_batch|logprobs_from_logits")),
-    _Phase("in the forward pass", re.compile(r"forward|_call_impl")),
+    _Phase("while it ran forward", re.compile(r"forward|_call_impl")),
 )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ _PASTE_MORE = "py-spy dump -p PID > rank_N.txt   # for each process of which not
 # Functions in which a server waits until the processes that it started are ready: SGLang 0.5.23, vLLM 0.32.0.
 STARTERS = frozenset({"_wait_for_scheduler_ready", "_launch_subprocesses", "wait_for_engine_startup"})
 MAX_WHO = 5  # words for processes in a headline
-MAX_WHAT = 9  # words for what happened in a headline: "ran out of GPU memory in the backward pass"
+MAX_WHAT = 9  # words for what happened in a headline: "ran out of GPU memory while it ran backward"
 MAX_FAILURES = 3  # of a log, in the evidence of the verdict
 
 

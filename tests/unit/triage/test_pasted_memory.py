@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.triage.pasted import evidence
+from probes import redaction
 
 FULL = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB "
@@ -22,8 +23,8 @@ BACKWARD: Frames = ((f"{TORCH}/_tensor.py", "backward"), (f"{TORCH}/autograd/__i
 FORWARD: Frames = ((f"{TORCH}/nn/modules/module.py", "_call_impl"), ("/job/model.py", "forward"))
 STEP: Frames = ((f"{TORCH}/optim/adamw.py", "step"), (f"{TORCH}/optim/adam.py", "_init_group"))
 PHASES: dict[str, Frames] = {
-    "in the forward pass": (*TRAIN, *FORWARD),
-    "in the backward pass": (*TRAIN, *BACKWARD),
+    "while it ran forward": (*TRAIN, *FORWARD),
+    "while it ran backward": (*TRAIN, *BACKWARD),
     "in the optimizer step": (*TRAIN, *STEP),
     "while it generated": ((f"{VLLM}/worker/gpu_model_runner.py", "execute_model"), *FORWARD),
     "while it synchronised weights": ((f"{SGLANG}/managers/tp_worker.py", "update_weights_from_tensor"),
@@ -60,7 +61,7 @@ def test_the_frames_of_the_traceback_name_the_phase(tmp_path: Path, phase: str) 
 
 @pytest.mark.parametrize("prefix", ["[rank3]: ", "(EngineCore_DP0 pid=812) ", "ERROR 11-28 04:17:31 [core.py:517] "])
 def test_behind_a_prefix_too(tmp_path: Path, prefix: str) -> None:
-    assert "in the backward pass" in words_of(tmp_path, trace((*TRAIN, *BACKWARD), prefix))
+    assert "while it ran backward" in words_of(tmp_path, trace((*TRAIN, *BACKWARD), prefix))
 
 
 def test_a_forward_pass_that_a_backward_pass_repeats_is_of_the_backward_pass(tmp_path: Path) -> None:
@@ -82,8 +83,8 @@ def test_two_ranks_that_write_in_turn_are_not_mixed(tmp_path: Path) -> None:
     read = evidence([str(tmp_path / "job.log")])
     assert read is not None
     assert [(error.rank, error.what.rpartition("memory ")[2]) for error in read.errors] == [
-        (0, "in the backward pass"),
-        (1, "in the forward pass"),
+        (0, "while it ran backward"),
+        (1, "while it ran forward"),
     ]
 
 
@@ -132,7 +133,9 @@ def test_host_memory_has_a_phase_too(tmp_path: Path) -> None:
     "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "RuntimeError: HIP error: out of memory",
 ])  # fmt: skip
 def test_each_library_says_in_its_words_that_memory_ran_out(tmp_path: Path, error: str) -> None:
-    assert words_of(tmp_path, trace(PHASES["in the backward pass"], error=error)).startswith("ran out of GPU memory in")
+    assert words_of(tmp_path, trace(PHASES["while it ran backward"], error=error)).startswith(
+        "ran out of GPU memory while"
+    )
 
 
 def test_nccl_says_that_memory_ran_out(tmp_path: Path) -> None:
@@ -146,3 +149,11 @@ def test_nccl_says_that_memory_ran_out(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_another_cuda_error_is_not_about_memory(tmp_path: Path, error: str) -> None:
     assert words_of(tmp_path, error).startswith("met a CUDA error")
+
+
+def test_no_phase_reads_like_the_name_of_a_secret() -> None:
+    """`pass: pid 8123` is a password and its value for the scrubber."""
+    for phase in PHASES:
+        assert redaction.text(f"ran out of GPU memory {phase}: process 8123 has 41 GiB").endswith(
+            "process 8123 has 41 GiB"
+        )

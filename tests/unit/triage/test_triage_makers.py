@@ -104,6 +104,11 @@ def summed():
     while not os.path.exists(f"/data/{int(os.environ['PORT']) + 1}"):
         time.sleep(1)  # in summed
 
+def multiplied():
+    while True:
+        time.sleep(1)  # in multiplied
+        matrix = torch.randn(50, 50)
+
 def main():
     sample(8)  # in main
     wait_for(os.environ["SCORE"])  # in main too
@@ -149,6 +154,7 @@ def at(file: str, place: str) -> Frame:
         (("in summed",), ("/data/",)),
         (("in changed",), ()),  # it is assigned twice
         (("in Prefetcher.next",), ()),
+        (("in multiplied",), ()),  # two numbers are no address
     ],
 )
 def test_the_text_of_a_loop_says_what_it_looks_for(file: str, stack: tuple[str, ...], things: tuple[str, ...]) -> None:
