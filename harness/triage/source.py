@@ -93,6 +93,13 @@ def loop_around(frame: Frame) -> Loop:
     return Loop.ENDLESS if isinstance(innermost, ast.While) else Loop.ROUNDS
 
 
+def spins(frame: Frame) -> bool:
+    """Whether the loop around a line only asks its condition again and again: `while not ready: pass`."""
+    loop = innermost_loop(frame)
+    idle = (ast.Pass, ast.Continue)
+    return isinstance(loop, ast.While) and not loop.orelse and all(isinstance(part, idle) for part in loop.body)
+
+
 def asks_for_children(frame: Frame) -> bool:
     """Whether the function of a frame asks if processes have ended."""
     body = function_of(frame)

@@ -65,12 +65,12 @@ ANY = Surroundings()
 
 def progress_between_looks(
     process: Process, now: stacks.Doing, before: stacks.Doing, around: Surroundings = ANY, *, pending: bool,
-    loop: int = 0,
+    loop: int = 0, spins: bool = False,
 ) -> str:  # fmt: skip
     """Say in words, with a rate, what the process advanced between the looks; empty if nothing moved.
 
     `pending`: see `is_overdue`. `loop`: number of frames of a poll from its loop outwards; a move within them is no
-    progress.
+    progress. `spins`: the poll only asks its condition, so that the main thread's processor time shows nothing.
     """
     if len(process.samples) < 2:
         return ""
@@ -86,7 +86,7 @@ def progress_between_looks(
         return ""
     # A waiting main thread spins or polls, so its processor time, and with a pending operation its wake-ups too, show
     # nothing.
-    waits = pending or now.waiting
+    waits = pending or now.waiting or (spins and not _others_compute(process, gap))
     device = now.kind == "device"
     if not waits and not device and (text := _computes(process, now, gap, polls=bool(loop))):
         return text
@@ -114,6 +114,12 @@ def _computes(process: Process, now: stacks.Doing, gap: float, *, polls: bool) -
         return f"waits for a processor, {waited / gap:.0%} of the time"
     rate = moved_bytes(process, now)
     return f"{rate / 1000:.0f} kB/s read and written" if rate else ""
+
+
+def _others_compute(process: Process, gap: float) -> bool:
+    """Whether a thread beside the main one used a processor between the looks."""
+    threads = process.samples[-1].threads
+    return any(thread.tid != process.pid and spent_s(process, thread) / gap >= BUSY_CORES for thread in threads)
 
 
 def _answers(process: Process, gap: float) -> str:

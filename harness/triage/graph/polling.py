@@ -28,7 +28,8 @@ def polled_in(process: Process, now: stacks.Doing, before: stacks.Doing) -> tupl
     """The stack of a process that polls, from the loop outwards, at the last look; empty if it does not poll.
 
     It polls if it stands in the loop at the first and the last look, and at one look sleeps or waits with a time limit;
-    on a busy host no look may meet it in a short sleep that its loop is seen to make.
+    on a busy host no look may meet it in a short sleep that its loop is seen to make. A loop that does nothing but ask
+    its condition polls as well, though it keeps a processor busy.
     """
     if not process.samples or now.kind in _KNOWN or before.kind in _KNOWN or now.within(*_ORDERS):
         return ()
@@ -41,7 +42,8 @@ def polled_in(process: Process, now: stacks.Doing, before: stacks.Doing) -> tupl
     # The frames from the loop outwards must be the same at both.
     for trail in trails:
         loop = _loop(trail, woken=_woke(*looks))
-        if not asleep and not (loop and _woke(*looks) and source.sleeps_within(loop[0])):
+        sleeps = asleep or (loop and _woke(*looks) and source.sleeps_within(loop[0]))
+        if not sleeps and not (loop and source.spins(loop[0])):
             continue
         outer = [(frame.function, frame.file) for frame in loop]
         if outer and all(

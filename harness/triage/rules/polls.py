@@ -116,7 +116,9 @@ def polling(case: Case, pollers: list[Subject]) -> Ruling:
         whom = f"for {thing}" if thing else "and nothing says for whom"
         reason = f"{who} wait{'' if several else 's'} in a loop, {place}, {whom}"
     else:
-        reason = f"{who} sleep{'' if several else 's'} in a loop, {place}: at work or waiting, nothing says which"
+        spins = all(source.spins(poller.loop[0]) for poller in named)
+        acts = f"{'spin' if spins else 'sleep'}{'' if several else 's'}"
+        reason = f"{who} {acts} in a loop, {place}: at work or waiting, nothing says which"
     locked = locked_files(case, named) if any(map(tries_to_lock, named)) else ()
     unmade = [f"{poller.label} looks for {what}; no process is seen that {_makes(what)} it" for poller, what in sought]
     # A loop of rounds that only sleeps looks for nothing.

@@ -52,10 +52,18 @@ def once():
 def collects():
     while child.poll() is None:
         time.sleep(1)
+
+def spins():
+    while not READY:
+        pass
+
+def counts():
+    while not READY:
+        TOTAL.append(1)
 """
-UNTIL, RETRIES, ATTEMPTS, KEPT, ROUNDS, ONCE, COLLECTS = 4, 11, 17, 21, 25, 28, 32
+UNTIL, RETRIES, ATTEMPTS, KEPT, ROUNDS, ONCE, COLLECTS, SPINS, COUNTS = 4, 11, 17, 21, 25, 28, 32, 36, 40
 NAMES = {UNTIL: "until", RETRIES: "retries", ATTEMPTS: "attempts", KEPT: "kept", ROUNDS: "rounds", ONCE: "once",
-         COLLECTS: "collects"}  # fmt: skip
+         COLLECTS: "collects", SPINS: "spins", COUNTS: "counts"}  # fmt: skip
 PACKAGES = "/venv/lib/python3.11/site-packages"
 WAIT = "main:10 step:42 all_reduce"
 ADDRESS = "127.0.0.1:8000"
@@ -125,6 +133,15 @@ def test_a_short_sleep_of_a_loop_may_be_met_by_no_look(file: str, line: int, swi
     """The controls: a loop that does not wake up, and one that looks for nothing."""
     verdict = judged(between(standing(rank(1, "main", world=2), at(file, line)), switches=switches))
     assert named(verdict) == ({1} if blamed else set())
+
+
+@pytest.mark.parametrize(("line", "verdict"), [(SPINS, "INSUFFICIENT"), (COUNTS, "SLOW")])
+def test_a_loop_that_only_asks_its_condition_does_no_work(file: str, line: int, verdict: str) -> None:
+    """The control: a loop whose body may bring what its condition asks for."""
+    one = standing(rank(1, "main", world=2), at(file, line))
+    busy = (dataclasses.replace(look, cpu_s=0.9 * look.at_s, state="R") for look in one.samples)
+    found = judged(dataclasses.replace(one, samples=tuple(busy)))
+    assert found.verdict == verdict and not named(found)
 
 
 @pytest.mark.parametrize("look", [{"state": "R"}, {"delay_s": 1.3}])
