@@ -47,7 +47,8 @@ def is_one_of(path: Path, paths: Collection[Path]) -> bool:
 
 
 def _nearest(path: Path, besides: Collection[Path]) -> Path | None:
-    """The run in which the path lies, else one right below it, else a neighbour with a similar name."""
+    """The run in which the path lies, else one right below it, else a neighbour with a similar name: a run, or a
+    comparison of two."""
 
     def free(folders: Iterable[Path]) -> list[Path]:
         return [folder for folder in folders if _is_run(folder) and not is_one_of(folder, besides)]
@@ -56,7 +57,9 @@ def _nearest(path: Path, besides: Collection[Path]) -> Path | None:
         return within[0]
     if below := free(_folders(path)):
         return below[0]
-    return similar_path(path, [folder for folder in free(_folders(path.parent)) if folder != path])
+    neighbours = [folder for folder in _folders(path.parent) if folder != path]
+    pairs = [folder for folder in neighbours if any(_is_run(folder / side) for side in SIDES)]
+    return similar_path(path, free(neighbours)) or similar_path(path, pairs)
 
 
 def _folders(path: Path) -> list[Path]:

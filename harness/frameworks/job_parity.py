@@ -52,6 +52,7 @@ from probes import redaction
 from probes.format import SIDES, Run, write_manifest
 from reports.doctor_model import Hazard, Unchecked
 from reports.model import EXIT_CODES, Finding, Verdict
+from scenarios.engines import registry
 
 PYTHON = "{python}"  # stands for the interpreter of the side in a command
 Repeat = Literal["baseline", "both", "none"]
@@ -121,6 +122,12 @@ def plan(
     """
     if not command:
         framework = "verl" if options.framework == AUTO else options.framework
+        if baseline.partition("@")[0] not in registry.names():  # the first words of the command were taken for engines
+            job = shlex.join(redaction.arguments([baseline, candidate]))
+            raise BadInput(
+                "two engines come before the command of the job",
+                fix=f"harness parity vllm sglang --framework {framework} -- {job}",
+            )
         fix = f"--framework {framework} -- python train.py   # the command of the job"
         raise BadInput("there is no command to run twice", fix=fix)
     placed = _with_own_python(command, environ)

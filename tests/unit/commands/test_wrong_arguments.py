@@ -115,6 +115,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["replay", "absent"], "absent does not exist", "ls "),
         (["replay", "a b"], "a b is not a run directory: it has no run.json", "harness replay 'a b/baseline'"),
         (["replay", "run", "--backend", "none"], "there is no backend 'none'", "harness env list"),
+        (["report", "a c"], "a c does not exist", "harness report 'a b'"),
         (["report", "absent"], "absent does not exist", "ls .   # "),
         (["report", "half"], "half holds neither a verdict (verdict.json) nor a run (run.json); it holds the ",
          "harness report half/baseline"),
