@@ -123,10 +123,10 @@ def plan(
     if not command:
         framework = "verl" if options.framework == AUTO else options.framework
         if baseline.partition("@")[0] not in registry.names():  # the first words of the command were taken for engines
-            job = shlex.join(redaction.arguments([baseline, candidate]))
+            words = shlex.join(redaction.arguments([baseline, candidate]))
             raise BadInput(
                 "two engines come before the command of the job",
-                fix=f"harness parity vllm sglang --framework {framework} -- {job}",
+                fix=f"harness parity vllm sglang --framework {framework} -- {words}",
             )
         fix = f"--framework {framework} -- python train.py   # the command of the job"
         raise BadInput("there is no command to run twice", fix=fix)
