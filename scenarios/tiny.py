@@ -23,8 +23,8 @@ class Architecture:
     """Another architecture of the built-in policy.
 
     model_type: as Transformers calls it. settings: of its configuration, beside the sizes of the built-in policy.
-    rows: of the vocabulary, beyond the tokenizer's. without: beginnings of the built-in policy's tensor names that it
-    does not have.
+    rows: of the vocabulary, beyond the tokenizer's. without: beginnings of the built-in policy's tensor names, and of
+    plants, that have nothing to act on in it.
     """
 
     model_type: str
@@ -73,7 +73,9 @@ ARCHITECTURES = {
         without=MLP,
     ),
     "learned-positions": Architecture(
-        "gpt2", {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}, without=("model.", "lm_head.")
+        "gpt2",
+        {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+        without=("model.", "lm_head.", "rotary", "rebased"),
     ),
     "scaled-rotary": Architecture(
         "llama",

@@ -14,7 +14,7 @@ CONTROL = "control"  # the fault that plants nothing
 
 
 def rotated(faults: Sequence[Fault], turn: int) -> list[Fault]:
-    """Return each fault on one architecture that has the tensors it names, and the control on every one.
+    """Return each fault on one architecture that has what it acts on, and the control on every one.
 
     `turn`: another number moves each fault on to the next. A fault that chooses its own model keeps it.
     """
@@ -31,6 +31,6 @@ def rotated(faults: Sequence[Fault], turn: int) -> list[Fault]:
 
 
 def _fits(fault: Fault, architecture: Architecture) -> bool:
-    """Whether the architecture has every tensor that the fault names."""
+    """Whether the architecture has every tensor that the fault names, and what its plants act on."""
     plants = json.dumps([dict(fault.engine), dict(fault.trainer), dict(fault.mapping), dict(fault.recording)])
     return not any(f'"{beginning}' in plants for beginning in architecture.without)

@@ -82,6 +82,8 @@ def test_each_fault_moves_to_the_next_architecture_that_has_its_tensors_and_the_
     stale = [rotated([named("stale-tensor")], turn)[0].model for turn in range(len(models))]
     lacking = {"builtin:experts", "builtin:learned-positions"}  # no model.layers.0.mlp.down_proj.weight
     assert set(stale) == set(models) - lacking
+    turned = [rotated([named("lifted-rotary-base")], turn)[0].model for turn in range(len(models))]
+    assert set(turned) == set(models) - {"builtin:learned-positions"}  # its positions are no rotation
 
 
 def test_a_fault_on_another_architecture_is_its_own_family_folder_and_command() -> None:
