@@ -23,6 +23,10 @@ _SYSTEM = re.compile(r"(^|/)(libc|libpthread|ld-linux[\w-]*)[-.\d]*\.so|/(sysdep
 _WAITS = re.compile(
     r"_*(pthread_|futex|sched_yield|clock_nanosleep|nanosleep|usleep|poll|epoll_|select|recv|accept|read)|<"
 )
+# Functions of a library of collectives. The outermost one is the operation, those within are its phases: one rank of a
+# ring may stand in a send, the next one in a receive.
+_OF_COLLECTIVE = re.compile(r"(?:[\w:]+ )?(?:p?nccl[A-Z]|gloo::)")  # of a template with its type
+_ANONYMOUS = "(anonymous namespace)::"
 MAX_LINES = 16  # places in the evidence of the verdict
 MAX_NAMED = 3  # ranks of a place that the headline names; of more it says the count
 
@@ -89,6 +93,10 @@ def _place(doing: Doing, thread: Thread | None) -> str:
 
 def _native_place(frames: Sequence[Frame]) -> str:
     """Where a thread without a frame of Python stands: "libiomp5.so __kmp_lock_suspend_mx"."""
+    operation = next((frame for frame in reversed(frames) if _OF_COLLECTIVE.match(frame.function)), None)
+    if operation is not None:
+        name = operation.function.replace(_ANONYMOUS, "").partition("(")[0]
+        return f"{PurePath(operation.file).name} {name}"
     outside = (frame for frame in frames if not _SYSTEM.search(frame.file))
     frame = next(outside, None) or next((frame for frame in frames if not _WAITS.match(frame.function)), frames[0])
     return f"{PurePath(frame.file).name} {frame.function}"
