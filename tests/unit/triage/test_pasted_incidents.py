@@ -30,7 +30,7 @@ def timeout(at: str, rank: int, seq: int = 411, group: str = "0(default_pg)", ra
     ]
 
 
-def told(at: str, rank: int, enqueued: int = 96, group: str = "1(fsdp)") -> str:
+def dump_signal(at: str, rank: int, enqueued: int = 96, group: str = "1(fsdp)") -> str:
     return (
         f"[rank{rank}]:[E606 {at}.3 ProcessGroupNCCL.cpp:1682] [PG ID {group[0]} PG GUID {group} Rank {rank}] Received "
         "a dump signal due to a collective timeout from  rank 2 and we will try our best to dump the debug info. Last "
@@ -39,7 +39,7 @@ def told(at: str, rank: int, enqueued: int = 96, group: str = "1(fsdp)") -> str:
 
 
 FIRST = [*timeout("03:09:08", 0), *timeout("03:09:08", 1)]
-LAST = [*timeout("09:09:08", 2, 97, "1(fsdp)"), told("09:09:08", 0)]
+LAST = [*timeout("09:09:08", 2, 97, "1(fsdp)"), dump_signal("09:09:08", 0)]
 
 
 def evidence(folder: Path, *lines: str) -> Evidence:
