@@ -8,7 +8,7 @@ started again.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.triage.evidence import LogError
@@ -57,7 +57,6 @@ class Entry:
 class _Incident:
     """Entries that no time tells apart. operations: (group, operation) -> ranks that gave it up."""
 
-    begin_s: float
     end_s: float
     ranks: set[int] = field(default_factory=set)
     operations: dict[tuple[Hashable, Hashable], set[int]] = field(default_factory=dict)
@@ -102,14 +101,14 @@ def ends_of_earlier(entries: Iterable[Entry]) -> list[float]:
     return [incident.end_s for incident in incidents[:-1]]
 
 
-def _parts(entries: Sequence[Entry]) -> Iterable[_Incident]:
+def _parts(entries: Sequence[Entry]) -> Iterator[_Incident]:
     """The entries, in the order of their times, cut where none was written for so long as a restart takes."""
     part: _Incident | None = None
     for entry in entries:
         if part is not None and entry.at_s - part.end_s >= RESTART_S:
             yield part
             part = None
-        part = part or _Incident(entry.at_s, entry.at_s)
+        part = part or _Incident(entry.at_s)
         part.add(entry)
     if part is not None:
         yield part

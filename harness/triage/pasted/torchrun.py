@@ -36,7 +36,8 @@ _NOTHING = ("<N/A>", "To enable traceback see", "Signal ")
 ATTEMPT_FAILED = "failed (exitcode: "
 _ATTEMPT_FAILED = re.compile(r"failed \(exitcode: -?\d{1,5}\) local_rank: \d{1,7} \(pid: \d{1,10}\) of binary")
 # Each agent writes it at the end of each attempt but the last, where its level of logging is INFO.
-_RESTARTS = re.compile(r"(\d{1,7}/\d{1,7}) attempts left; will restart worker group")
+RESTARTS = "will restart worker group"
+_RESTARTS = re.compile(rf"(\d{{1,7}}/\d{{1,7}}) attempts left; {RESTARTS}")
 _OVER = SIGN, "ChildFailedError", "/torch/distributed/launcher/api.py"
 _AGENT = re.compile(r"[IWE]\d{4} [\d:.]{8,20} (\d{1,20}) \S{0,300}torch/distributed/elastic/")
 
@@ -48,7 +49,7 @@ def ended_attempts(text: str, lines: Iterable[str]) -> list[int]:
     ends with an error of its own.
     """
     if ATTEMPT_FAILED not in text:
-        return _restarts(lines) if _RESTARTS.search(text) else []
+        return _restarts(lines) if RESTARTS in text else []
     by_agent: dict[tuple[naming.Name, str], list[int]] = {}
     last, over = 0, 0
     for number, line in enumerate(lines, 1):
@@ -70,7 +71,7 @@ def _restarts(lines: Iterable[str]) -> list[int]:
     last = 0
     for number, line in enumerate(lines, 1):
         last = number if line.strip() else last
-        if restart := _RESTARTS.search(line):
+        if RESTARTS in line and (restart := _RESTARTS.search(line)):
             by_attempt[restart[1]] = number
     return [number for number in by_attempt.values() if number != last]
 
