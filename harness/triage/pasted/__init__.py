@@ -68,7 +68,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
     _refuse_unread(reader, words)
     if not reader.has_read and not reader.ends:
         return None
-    reader.log.keep_last_incident()
+    earlier_errors = reader.keep_last_incident()
     dumps = reader.log.dumps()
     counted_alone = bool(dumps) and not reader.recorded
     looks = list(_named_looks(reader.looks, reader.nccl_ranks))
@@ -106,7 +106,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
             sorted((rank, host) for rank, hosts in reader.hosts.items() if len(hosts) == 1 for host in hosts)
         ),
         pasted_files=tuple(words) if STDIN not in words else (),
-        notes=(*lacks, *repeated, *reader.notes, *skipped, *_log_notes(reader, dumps)),
+        notes=(*lacks, *repeated, *reader.notes, *skipped, *_log_notes(reader, dumps, earlier_errors)),
     )
 
 
@@ -213,11 +213,17 @@ def _held_by_the_kernel(logged: Iterable[LogError], keys: set[str]) -> list[Proc
     return [process for key, process in by_key.items() if key not in keys]
 
 
-def _log_notes(reader: Reader, dumps: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """What lines about timeouts do not say. `dumps`: their counters, if they are used."""
+def _log_notes(reader: Reader, dumps: Mapping[int, Mapping[str, Any]], earlier_errors: Sequence[LogError]) -> list[str]:
+    """What lines about timeouts do not say. `dumps`: their counters, if they are used. `earlier_errors`: of earlier
+    incidents, which are not."""
     if reader.log.several:
         return [watchdog.SEVERAL]
-    earlier = [EARLIER.format(count=reader.log.earlier + 1)] if reader.log.earlier else []
+    ends = reader.log.earlier_ends
+    earlier = [EARLIER.format(count=len(ends) + 1)] if ends else []
+    if earlier_errors:
+        first, count = earlier_errors[0], len(earlier_errors)
+        number = f"{count} errors of earlier incidents are" if count > 1 else "an error of an earlier incident is"
+        earlier.append(f"{number} not used: {first.file}:{first.line}: {first.of} {first.what}")
     if reader.recorded:
         return earlier
     groups = {config["name"]: False for dump in dumps.values() for config in dump["pg_config"].values()}

@@ -14,7 +14,7 @@ from typing import Any
 from harness import exit_cleanup
 from harness.triage.archive import bare
 from harness.triage.directory import begins_dump
-from harness.triage.evidence import UNREAD, LogEnd, LogPhase
+from harness.triage.evidence import UNREAD, LogEnd, LogError, LogPhase
 from harness.triage.pasted import (
     errors,
     kernel_stacks,
@@ -30,6 +30,7 @@ from harness.triage.pasted import (
     watchdog,
 )
 from harness.triage.pasted.dumps import Dump, Parser, of_json
+from harness.triage.pasted.incidents import is_earlier
 from harness.triage.pasted.naming import NOBODY, Name
 from harness.triage.pasted.nccl_ranks import NcclRanks
 from harness.triage.pasted.text import HEAD, Pasted, content, decoded
@@ -122,6 +123,23 @@ class Reader:
             if own:  # a file of JSON is recognised by its reader
                 self.own_answers[name] = own
         return True
+
+    def keep_last_incident(self) -> list[LogError]:
+        """Leave out what the logs have of earlier incidents than the last one, where times tell them apart. Returns
+        the errors that are left out."""
+        self.log.keep_last_incident()
+        if not self.log.earlier_ends:
+            return []
+        end_s, last_lines = self.log.earlier_ends[-1], self.log.earlier_lines
+        earlier = [error for error in self.errors.entries if is_earlier(error, end_s, last_lines)]
+        self.errors.entries = [error for error in self.errors.entries if not is_earlier(error, end_s, last_lines)]
+        self.log.unranked = [error for error in self.log.unranked if not is_earlier(error, end_s, last_lines)]
+        self.failures.rows = [
+            row
+            for row in self.failures.rows
+            if not any(is_earlier(error, end_s, last_lines) for error in torchrun.errors([row]))
+        ]
+        return earlier
 
     def _counts(self) -> tuple[int, ...]:
         logged = self.log.entries + len(self.log.unranked), len(self.failures.rows), len(self.errors.entries)

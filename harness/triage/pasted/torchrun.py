@@ -35,6 +35,9 @@ _NOTHING = ("<N/A>", "To enable traceback see", "Signal ")
 # The agent of a node writes it once for each attempt. The number before the file is its process or thread.
 ATTEMPT_FAILED = "failed (exitcode: "
 _ATTEMPT_FAILED = re.compile(r"failed \(exitcode: -?\d{1,5}\) local_rank: \d{1,7} \(pid: \d{1,10}\) of binary")
+# Each agent writes it at the end of each attempt but the last, where its level of logging is INFO.
+RESTARTS = "will restart worker group"
+_RESTARTS = re.compile(rf"(\d{{1,7}}/\d{{1,7}}) attempts left; {RESTARTS}")
 _OVER = SIGN, "ChildFailedError", "/torch/distributed/launcher/api.py"
 _AGENT = re.compile(r"[IWE]\d{4} [\d:.]{8,20} (\d{1,20}) \S{0,300}torch/distributed/elastic/")
 
@@ -46,7 +49,7 @@ def ended_attempts(text: str, lines: Iterable[str]) -> list[int]:
     ends with an error of its own.
     """
     if ATTEMPT_FAILED not in text:
-        return []
+        return _restarts(lines) if RESTARTS in text else []
     by_agent: dict[tuple[naming.Name, str], list[int]] = {}
     last, over = 0, 0
     for number, line in enumerate(lines, 1):
@@ -60,6 +63,17 @@ def ended_attempts(text: str, lines: Iterable[str]) -> list[int]:
     ended = [max(its[at] for its in by_agent.values() if len(its) > at) for at in range(most)]
     is_over = bool(ended) and (last == ended[-1] or over > ended[-1])
     return ended[:-1] if is_over else ended
+
+
+def _restarts(lines: Iterable[str]) -> list[int]:
+    """The numbers of the lines after which agents that log no exit codes started their workers again."""
+    by_attempt: dict[str, int] = {}
+    last = 0
+    for number, line in enumerate(lines, 1):
+        last = number if line.strip() else last
+        if RESTARTS in line and (restart := _RESTARTS.search(line)):
+            by_attempt[restart[1]] = number
+    return [number for number in by_attempt.values() if number != last]
 
 
 @dataclass

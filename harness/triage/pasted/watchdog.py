@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from harness.triage.collect import redact
 from harness.triage.evidence import DumpSignal, LogError
 from harness.triage.flight.mismatches import DEFAULT
-from harness.triage.pasted.errors import stamp_of
+from harness.triage.pasted.incidents import NOWHERE, RESTART_S, Entry, Place, ends_of_earlier, seconds_of
 from harness.triage.pasted.naming import LOG_DIR, NOBODY, Name, of_path
 from harness.triage.pasted.text import MAX_TEXT, cut
 from probes.limits import RANKS
@@ -108,25 +108,15 @@ class _Operation:
     sizes_out: tuple[int, ...]
 
 
-# Seconds between two incidents of one job at least: no job fails, starts again and times out within less.
-RESTART_S = 60.0
-
-
 @dataclass(frozen=True)
 class _Counted:
-    """What a line added to a table of the watchdog. at_s: when it was written, from the beginning of the year; None if
-    the line does not say."""
+    """What a line added to a table of the watchdog, and where that line stands."""
 
-    at_s: float | None
+    place: Place
     table: dict[tuple[int, Group], set[Any]]
     key: tuple[int, Group]
     value: object
-
-
-def _seconds(line: str) -> float | None:
-    """The time of a line in seconds from the beginning of its year, as if each month had 31 days."""
-    stamp = stamp_of(line)
-    return (stamp[0] * 31 + stamp[1]) * 86_400 + stamp[2] if stamp is not None else None
+    ran_s: float  # how long the operation had run; infinite if the line does not say
 
 
 @dataclass
@@ -145,10 +135,12 @@ class Watchdog:
     unranked: list[LogError] = field(default_factory=list)  # lines of which no global rank is known
 
     waited_s: float = 0.0  # the longest time that an operation ran before it was given up
-    earlier: int = 0  # incidents before the last one, such as those before a restart, whose lines are left out
+    earlier_ends: list[float] = field(default_factory=list)  # of incidents before the last one, which are left out
+    earlier_lines: dict[str, int] = field(default_factory=dict)  # file -> number of the last line about one of them
     _counted: list[_Counted] = field(default_factory=list)
-    _endings: list[tuple[float | None, int]] = field(default_factory=list)
-    _at_s: float | None = None  # when the line was written that is taken
+    _endings: list[tuple[Place, int]] = field(default_factory=list)
+    _signals: list[tuple[Place, DumpSignal]] = field(default_factory=list)
+    _place: Place = NOWHERE  # of the line that is taken
     _file: str = ""
     _of_file: Name = NOBODY
     _wrapped: tuple[int, Name, str] | None = None  # a line of torch's log that seems to go on in the next one
@@ -182,7 +174,7 @@ class Watchdog:
     def _take(self, number: int, writer: Name, line: str) -> None:
         if not any(words in line for words in WORDS) or self.entries > MAX_ENTRIES or len(self._counted) > MAX_LINES:
             return
-        self._at_s = _seconds(line)
+        self._place = Place(self._file, number, seconds_of(line))
         prints = _PRINT.findall(line)
         for rank, _, op, shape in prints:
             sizes = tuple(int(size) for size in re.findall(r"\d{1,18}", shape))
@@ -197,18 +189,21 @@ class Watchdog:
             return
         if any(words in line for words in _ENDS):
             self.ended.add(rank)
-            self._endings.append((self._at_s, rank))
-        if ran := _RAN.search(line):
+            self._endings.append((self._place, rank))
+        ran = _RAN.search(line)
+        if ran:
             self.waited_s = max(self.waited_s, int(ran[1]) / 1000)
         if timeout := _TIMEOUT.search(line):
             size_in, size_out = ((int(size),) if size else () for size in (timeout[3], timeout[4]))
-            self._add(self.waiting, rank, its_group, _Operation(int(timeout[1]), timeout[2], size_in, size_out))
+            operation = _Operation(int(timeout[1]), timeout[2], size_in, size_out)
+            self._add(self.waiting, rank, its_group, operation, int(ran[1]) / 1000 if ran else float("inf"))
         if group and (status := _STATUS.search(line)):
             self._add(self.counters, rank, its_group, (int(status[1]), int(status[2])))
             self.counted.setdefault(rank, set()).add(its_group)
             if (signal := _SIGNAL.search(line)) and max(rank, int(signal[1])) <= RANKS:
                 name = its_group.desc or its_group.uid
                 self.signals[rank] = DumpSignal(rank, int(signal[1]), name, int(status[1]), int(status[2]))
+                self._signals.append((self._place, self.signals[rank]))
 
     def _take_unranked(self, number: int, line: str) -> None:
         """Take a line of a process whose rank is not known, and the counters that follow what it waited in."""
@@ -220,37 +215,45 @@ class Watchdog:
             text = redact.text(cut(line.strip(), MAX_TEXT))
             self.unranked.append(LogError(self._file, number, what, text, role=who, fix=_WITH_RANKS, echo=True))
 
-    def _add(self, table: dict[tuple[int, Group], set[Any]], rank: int, group: Group, value: object) -> None:
+    def _add(
+        self, table: dict[tuple[int, Group], set[Any]], rank: int, group: Group, value: object, ran_s: float = 0.0
+    ) -> None:
         if rank <= RANKS:
             table.setdefault((rank, group), set()).add(value)
-            self._counted.append(_Counted(self._at_s, table, (rank, group), value))
+            self._counted.append(_Counted(self._place, table, (rank, group), value, ran_s))
 
     def keep_last_incident(self) -> None:
-        """Leave out the lines of earlier incidents, after which the job was started again, where times tell them apart.
-
-        Two incidents are of the same rank and group, with other operations, and RESTART_S apart.
-        """
-        times: dict[tuple[int, Group], dict[object, list[float]]] = {}
-        for each in self._counted:
-            if each.at_s is None:
-                return
-            if each.table is self.waiting:
-                times.setdefault(each.key, {}).setdefault(each.value, []).append(each.at_s)
-        repeated = [sorted(its.values(), key=max) for its in times.values() if len(its) > 1]
-        if not repeated:
+        """Leave out the lines of earlier incidents, after which the job was started again, where times tell them
+        apart."""
+        entries = [
+            Entry(each.place.at_s, *each.key, each.value if each.table is self.waiting else None, each.ran_s)
+            for each in self._counted
+            if each.place.at_s is not None
+        ]
+        if len(entries) < len(self._counted):
             return
-        over = max(max(its[-2]) for its in repeated)
-        if min(min(its[-1]) for its in repeated) - over < RESTART_S:
+        self.earlier_ends = ends_of_earlier(entries)
+        if not self.earlier_ends:
             return
-        kept = [each for each in self._counted if each.at_s is not None and each.at_s > over + RESTART_S / 2]
-        self.earlier = max(map(len, repeated)) - 1
         for table in (self.waiting, self.counters, self.counted):
             table.clear()
-        for each in kept:
+        self.waited_s = 0.0
+        for each in self._counted:
+            if self._is_earlier(each.place):
+                file, number = each.place.file, each.place.number
+                self.earlier_lines[file] = max(number, self.earlier_lines.get(file, 0))
+                continue
             each.table.setdefault(each.key, set()).add(each.value)
             if each.table is self.counters:
                 self.counted.setdefault(each.key[0], set()).add(each.key[1])
-        self.ended = {rank for at_s, rank in self._endings if at_s is not None and at_s > over}
+            elif each.ran_s < float("inf"):
+                self.waited_s = max(self.waited_s, each.ran_s)
+        self.ended = {rank for place, rank in self._endings if not self._is_earlier(place)}
+        self.signals = {signal.rank: signal for place, signal in self._signals if not self._is_earlier(place)}
+
+    def _is_earlier(self, place: Place) -> bool:
+        """Whether a line is of an earlier incident. A line without a time is taken for one."""
+        return place.at_s is None or place.at_s <= self.earlier_ends[-1] + RESTART_S / 2
 
     @property
     def entries(self) -> int:

@@ -52,6 +52,7 @@ def one_look(case: Case) -> Ruling | None:
         evidence=(
             *(standing.line(case, place, most) for place in places[: standing.MAX_LINES]),
             *(f"{place.who} alone waits in no communication: the others may wait for it" for place in free),
+            *_beside(looked),
             *_failures(case),
         ),
         missing=tuple(_missing(case)),
@@ -501,8 +502,20 @@ def _headline(places: list[standing.Place], twice: int | None, folders: Sequence
     if len(places) == 1:
         alone = len(places[0].subjects) == 1
         quiet = "nobody stands elsewhere" if all_read else "not every file could be read"
+        threads = standing.side_threads(places[0].subjects[0]) if alone else []
+        if len(threads) == 1:
+            return f"{places[0].who} at {places[0].words}; {threads[0]}: one look only"
+        if threads:
+            return f"{places[0].who} at {places[0].words}; {len(threads)} threads beside it: one look only"
         return f"{places[0].who} at {places[0].words}: {'one stack only' if alone else quiet}"
     return standing.headline(places)
+
+
+def _beside(looked: Sequence[Subject]) -> list[str]:
+    """Threads beside the main ones that may wait for a lock: two that wait for each other's are in one process."""
+    lines = [f"{subject.label}, {place}" for subject in looked for place in standing.side_threads(subject)]
+    more = len(lines) - standing.MAX_LINES
+    return [*lines[: standing.MAX_LINES], *([f"{more} more threads"] if more > 0 else [])]
 
 
 def _twice(case: Case) -> int | None:

@@ -13,7 +13,7 @@ from harness.triage.evidence import Frame, Thread
 from harness.triage.graph import Subject
 from harness.triage.places import match, plain, users
 from harness.triage.rules.ruling import Case
-from harness.triage.stacks import Doing, classify, describe
+from harness.triage.stacks import Doing, classify, describe, ours
 from reports.sections.triage import ranks
 
 MAX_PLACES = 3  # in a headline, of at most 20 words
@@ -23,6 +23,10 @@ _SYSTEM = re.compile(r"(^|/)(libc|libpthread|ld-linux[\w-]*)[-.\d]*\.so|/(sysdep
 _WAITS = re.compile(
     r"_*(pthread_|futex|sched_yield|clock_nanosleep|nanosleep|usleep|poll|epoll_|select|recv|accept|read)|<"
 )
+# Functions of a library of collectives. The outermost one is the operation, those within are its phases: one rank of a
+# ring may stand in a send, the next one in a receive.
+_OF_COLLECTIVE = re.compile(r"(?:[\w:]+ )?(?:p?nccl[A-Z]|gloo::)")  # of a template with its type
+_ANONYMOUS = "(anonymous namespace)::"
 MAX_LINES = 16  # places in the evidence of the verdict
 MAX_NAMED = 3  # ranks of a place that the headline names; of more it says the count
 
@@ -89,6 +93,10 @@ def _place(doing: Doing, thread: Thread | None) -> str:
 
 def _native_place(frames: Sequence[Frame]) -> str:
     """Where a thread without a frame of Python stands: "libiomp5.so __kmp_lock_suspend_mx"."""
+    operation = next((frame for frame in reversed(frames) if _OF_COLLECTIVE.match(frame.function)), None)
+    if operation is not None:
+        name = operation.function.replace(_ANONYMOUS, "").partition("(")[0]
+        return f"{PurePath(operation.file).name} {name}"
     outside = (frame for frame in frames if not _SYSTEM.search(frame.file))
     frame = next(outside, None) or next((frame for frame in frames if not _WAITS.match(frame.function)), frames[0])
     return f"{PurePath(frame.file).name} {frame.function}"
@@ -108,6 +116,28 @@ def _callers(thread: Thread | None) -> tuple[str, ...]:
 
 def _from(callers: tuple[str, ...]) -> str:
     return f" from {''.join(callers[1].partition(' in ')[0].split())}" if len(callers) > 1 else ""
+
+
+def side_threads(subject: Subject) -> list[str]:
+    """Where side threads stand in the user's code, as far as they may wait for a lock: "thread logger at log.py:9".
+
+    Only of a process whose main thread may wait for one as well. A lock of C has no frame of its own, so a thread that
+    is not on a processor in a line of the user's code may wait for one.
+    """
+    threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
+    mains = [classify(thread) for thread in threads if thread.main]
+    if not mains or not _may_wait_for_a_lock(mains[0]):
+        return []
+    places = []
+    for thread in threads:
+        doing = classify(thread)
+        if not thread.main and not ours(thread) and any(map(users, thread.frames)) and _may_wait_for_a_lock(doing):
+            places.append(f"thread {thread.name or thread.tid} at {_place(doing, thread)}")
+    return places
+
+
+def _may_wait_for_a_lock(doing: Doing) -> bool:
+    return doing.kind in ("lock", "user") and not doing.active and not doing.idle and bool(doing.frame)
 
 
 def rarest(places: Sequence[Place]) -> list[Place]:
