@@ -25,7 +25,8 @@ _TYPICAL = {"dtype": "bfloat16", "max_model_len": 32768, "max_tokens": 1024, "se
 
 # Values within a range, with digits that rounding, a threshold, a limit or a modulus changes.
 _FRACTIONS = (0.013, 0.137, 0.613, 0.937, 1.37, -0.137, -1.37)
-_COUNTS = (3, 17, 777, 5003, 16411, 131101, 1_234_567_891)
+_COUNTS = (3, 4, 8, 17, 777, 5003, 16411, 131101, 1_234_567_891)
+ORDINARY = "an ordinary value of it"
 _SCALE = 64  # a count without an upper end is tried up to this multiple of its typical value
 
 
@@ -144,17 +145,18 @@ def _argument(parameter: Parameter, source: EngineSpec | None) -> Native | None:
 def _edges(parameter: Parameter, argument: Native, tried: tuple[Any, ...]) -> tuple[Edge, ...]:
     """The ends of a setting's range (`scenarios.engines.canonical`), the value that switches it off, the values to
     which the engine gives a meaning of their own (`Native.special`), and ordinary values within the range, without
-    those that are tried anyway."""
-    if not parameter.comparable:
-        return ()
-    named = {
-        "the least that it can be": parameter.low, "the largest that it can be": parameter.high,
-        "off": parameter.off,
-    }  # fmt: skip
-    values = {argument.write(value): why for why, value in named.items() if value is not None}
-    values.update(argument.special)
+    those that are tried anyway. Of a setting whose equal values have another effect in each engine, ordinary values
+    alone: they show what else follows it."""
+    values: dict[Any, str] = {}
+    if parameter.comparable:
+        named = {
+            "the least that it can be": parameter.low, "the largest that it can be": parameter.high,
+            "off": parameter.off,
+        }  # fmt: skip
+        values = {argument.write(value): why for why, value in named.items() if value is not None}
+        values.update(argument.special)
     for value in _ordinary(parameter, tried):
-        values.setdefault(argument.write(value), "an ordinary value of it")
+        values.setdefault(argument.write(value), ORDINARY)
     known = [argument.write(value) for value in tried]
     return tuple(Edge(native, why) for native, why in values.items() if native not in known)
 

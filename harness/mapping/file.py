@@ -24,6 +24,7 @@ from harness.mapping import call_program
 from harness.mapping.carried_settings import (
     CANONICAL,
     MODEL,
+    Edge,
     Replies,
     Setting,
     asked_for,
@@ -382,10 +383,10 @@ def _raising(functions: list[Answers], judged: list[_Part]) -> list[Answers]:
 
 
 def _trials(function: Answers, replies: Replies) -> list[Trial]:
-    at_edges: dict[str, list[tuple[Any, dict[str, Any]]]] = {}
+    at_edges: dict[str, list[tuple[Edge, dict[str, Any]]]] = {}
     for item, edge, answer in replies.edges:
         if "native" in answer:
-            at_edges.setdefault(item.parameter.name, []).append((edge.native, answer["native"]))
+            at_edges.setdefault(item.parameter.name, []).append((edge, answer["native"]))
     base = replies.base["native"]
     return [
         Trial(

@@ -266,6 +266,32 @@ def test_a_setting_that_follows_another_is_tied_and_counted_once(checked) -> Non
     assert f"{len(dropped)} settings dropped" in found.reason
 
 
+@pytest.mark.parametrize(
+    ("condition", "parameters"),
+    [
+        ('asked["tensor_parallel"] >= 4', {"prefix_caching"}),
+        ('asked["tensor_parallel"] == 8', {"prefix_caching"}),
+        ('asked["memory_fraction"] > 0.9', {"prefix_caching"}),
+        ('asked["max_model_len"] > 100_000', {"prefix_caching"}),
+        ('asked["max_model_len"] < 1', set()),
+    ],
+)
+def test_a_setting_that_follows_another_from_some_value_on_is_tied(
+    condition: str, parameters: set[str], checked
+) -> None:
+    changed = f'if {condition}: ours["disable_radix_cache"] = True'
+    found = checked(f"def sglang_engine(asked, ours):\n    {changed}\n    return ours\n")
+    assert {item.parameter for item in found.findings} == parameters
+    assert {item.kind for item in found.findings} <= {"tied"}
+
+
+@pytest.mark.parametrize("limited", ["max_running_requests", "chunked_prefill_size"])
+def test_a_number_that_another_setting_limits_is_not_tied(limited: str, checked) -> None:
+    limit = f'ours["{limited}"] = min(ours.get("{limited}", 8192), asked["max_model_len"])'
+    found = checked(f"def sglang_engine(asked, ours):\n    {limit}\n    return ours\n")
+    assert "tied" not in {item.kind for item in found.findings}
+
+
 TIED_TO_THE_OTHER_PART = """
 def engine_params(args):
     return {"model_path": args["model"], "dtype": args["dtype"], "random_seed": args["seed"], "top_k": args["seed"]}
