@@ -72,7 +72,7 @@ def kept_open(pulses: dict[tuple[str, int], Pulse], stack: contextlib.ExitStack)
     for key, pulse in pulses.items():
         with contextlib.suppress(OSError):  # removed already, or too many files are open
             if pulse.host == here and os.path.isfile(pulse.file):
-                stream = stack.enter_context(open(pulse.file, "rb"))
+                stream = stack.enter_context(open(pulse.file, "rb"))  # noqa: SIM115  # the stack closes it
                 kept[key] = dataclasses.replace(pulse, file=f"/proc/self/fd/{stream.fileno()}")
     return kept
 

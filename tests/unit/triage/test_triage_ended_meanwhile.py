@@ -1,4 +1,4 @@
-"""A job that ends while it is looked at: what its processes wrote last decides, not what they wrote while they lived."""
+"""A job that ends while it is looked at: what its processes wrote last decides, not what they wrote before."""
 
 from __future__ import annotations
 
