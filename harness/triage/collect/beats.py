@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def read(directory: Path, now_ns: int) -> tuple[dict[tuple[str, int], Pulse], tu
     return pulses, tuple(notes)
 
 
-def kept_open(pulses: dict[tuple[str, int], Pulse], stack: contextlib.ExitStack) -> dict[tuple[str, int], Pulse]:
+def kept_open(pulses: Mapping[tuple[str, int], Pulse], stack: contextlib.ExitStack) -> dict[tuple[str, int], Pulse]:
     """The pulses of this host with their files open for the stack's time: they can be read again, also after the watch
     has ended and removed its directory, which holds how each process ended."""
     here = socket.gethostname()

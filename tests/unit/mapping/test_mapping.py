@@ -292,6 +292,19 @@ def test_a_number_that_another_setting_limits_is_not_tied(limited: str, checked)
     assert "tied" not in {item.kind for item in found.findings}
 
 
+def test_a_function_that_answers_differently_is_not_judged(checked) -> None:
+    drawn = "import itertools\ncount = itertools.count()\n"
+    source = f"{drawn}def sglang_engine(asked, ours): return {{**ours, 'random_seed': next(count)}}\n"
+    with pytest.raises(BadInput, match=r"sglang_engine is not deterministic.*random_seed=0"):
+        checked(source)
+
+
+@pytest.mark.parametrize("words", ['["--tp", str(args["tensor_parallel_size"])]', '("--tp 1",)'])
+def test_a_function_that_returns_a_command_line_is_told_so(words: str, checked) -> None:
+    with pytest.raises(BadInput, match=r"it returned a (list|tuple) of words, not a dictionary"):
+        checked(f"def convert(args): return {words}\n")
+
+
 TIED_TO_THE_OTHER_PART = """
 def engine_params(args):
     return {"model_path": args["model"], "dtype": args["dtype"], "random_seed": args["seed"], "top_k": args["seed"]}
