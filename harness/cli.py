@@ -341,6 +341,24 @@ def parsed(command: str, words: Sequence[str]) -> Any:
         raise BadInput(str(error.format_message()), fix=f"harness {command} --help") from error
 
 
+def parsed_line(words: Sequence[str]) -> Any:
+    """The parsed context of the innermost command of `harness WORDS`, without running it.
+
+    Raises BadInput with what a user who types it is told, whose fix is the whole command.
+    """
+    try:
+        context = commands().make_context("harness", [*words])
+        while hasattr(context.command, "commands"):
+            name, command, rest = context.command.resolve_command(context, [*context._protected_args, *context.args])
+            context = command.make_context(name, rest, parent=context)
+    except Exception as error:  # an error of click, of the copy of click in Typer, or of a check of a word
+        if not hasattr(error, "format_message") and not isinstance(error, HarnessError):
+            raise
+        printed = _refused_words(error, [*words]) if hasattr(error, "format_message") else _addressed(error, words)
+        raise BadInput(printed.message, fix=printed.fix) from error
+    return context
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. A traceback is shown only with `HARNESS_DEBUG=1`."""
     signal.signal(signal.SIGTERM, _terminated)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 def catalog() -> list[str]:
     """Names of the scenarios that come with the harness."""
-    return sorted(path.stem for path in _folder().glob("*.toml"))
+    return sorted(path.stem for path in catalog_folder().glob("*.toml"))
 
 
 def load(scenario: str, overrides: Iterable[str] = (), **top_level: Any) -> Scenario:
@@ -157,7 +157,7 @@ def _adapter() -> pydantic.TypeAdapter[Scenario]:
 def _read(scenario: str) -> dict[str, Any]:
     path = Path(scenario)
     if path.suffix != ".toml":
-        path = _folder() / f"{scenario}.toml"
+        path = catalog_folder() / f"{scenario}.toml"
         if not path.exists():
             near = nearest(scenario, catalog())
             hint = f"; did you mean {near}?" if near else ";"
@@ -482,7 +482,8 @@ def _value(scenario: Scenario, key: str) -> Any:
     return value
 
 
-def _folder() -> Path:
+def catalog_folder() -> Path:
+    """The folder of the scenarios that come with the harness."""
     root = scenarios.__file__
     assert isinstance(root, str) and isinstance(scenarios, types.ModuleType)
     return Path(root).parent / "catalog"

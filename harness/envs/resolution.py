@@ -34,7 +34,7 @@ def parse(backend: str) -> Backend:
     engine, at, selector = backend.partition("@")
     spec = registry.find(engine)
     if spec is None:
-        raise _unknown(backend)
+        raise unknown(backend)
     if spec.embedded and at:
         raise BadInput(
             f"backend {backend!r}: {engine} runs in the harness's own environment and takes no @",
@@ -68,7 +68,7 @@ def _released(backend: Backend) -> Backend:
     )
 
 
-def _unknown(backend: str) -> BadInput:
+def unknown(backend: str) -> BadInput:
     """The error for a backend whose engine does not exist, or whose plug-in was refused."""
     engine, at, selector = backend.partition("@")
     if reason := registry.refusal(engine):

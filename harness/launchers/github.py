@@ -14,15 +14,17 @@ import typer
 
 from harness import extras
 from harness.command_options import of_options
+from harness.commands.showing import say
 from harness.commands.typed_options import refuse_idle
 from harness.errors import BadInput
-from harness.launchers import Recreate, _manifest, write
+from harness.launchers import Recreate, _manifest, _shell, write
 from harness.nightly import HISTORY
 
 if TYPE_CHECKING:
     from harness.nightly.matrix import Cell
 
 OUT = Path(".github") / "workflows"
+VERDICT = "runs/push"  # where the gate of a push writes its verdict, for the summary
 MOST_JOBS = 256  # the limit of a matrix: docs.github.com/actions/reference/limits
 MINUTES = 350  # a job on GitHub's own runners ends after 360; this leaves time to upload the artefacts
 # The newest major versions that run on Node 24, as of November 2026.
@@ -92,7 +94,11 @@ def command(context: typer.Context, options: Options) -> None:
         )
     source = in_repository(options.source, "--source")
     begin = start(options.setup or install(source, "nightly", "parity"), options.python, str(matrix))
+    for option, line in (("--on-push", options.on_push), ("--nightly", options.nightly)):
+        _shell.check(line, option)
     gate = options.on_push or _gate(cells, options.matrix)
+    if _shell.writes_elsewhere(gate, VERDICT):
+        say(f"the workflow shows no verdict, because --on-push does not write {VERDICT}; fix: give it --out {VERDICT}")
     changed_options = {
         "--on-push": options.on_push,
         "--nightly": options.nightly,
@@ -188,8 +194,8 @@ def start(setup: str, python: str, matrix: str = "") -> list[dict[str, Any]]:
 
 
 def _push(gate: str) -> list[dict[str, Any]]:
-    show = 'harness report runs/push --format md >> "$GITHUB_STEP_SUMMARY"'
-    return [_run("Gate", gate), summary("runs/push/verdict.json", show), upload("push")]
+    show = f'harness report {VERDICT} --format md >> "$GITHUB_STEP_SUMMARY"'
+    return [_run("Gate", gate), summary(f"{VERDICT}/verdict.json", show), upload("push")]
 
 
 def _night(matrix: Path) -> list[dict[str, Any]]:
@@ -232,7 +238,7 @@ def _gate(cells: Sequence[Cell], matrix: Path) -> str:
     pair = next((cell.pair for cell in cells if cell.pair), None)
     if pair is None:
         raise BadInput(f"{matrix} compares no pair of engines that could gate a push", fix="--on-push COMMAND")
-    return shlex.join(["harness", "parity", *pair, "--rollout-only", "--format", "github", "--out", "runs/push"])
+    return shlex.join(["harness", "parity", *pair, "--rollout-only", "--format", "github", "--out", VERDICT])
 
 
 def _named(cells: Sequence[Cell]) -> list[dict[str, str]]:

@@ -125,6 +125,8 @@ def arguments(result: Any) -> dict[str, Any]:
     """The native arguments that a function returned: a dictionary, an object's attributes, or several of them."""
     if isinstance(result, (list, tuple)) and not hasattr(result, "_asdict"):
         merged: dict[str, Any] = {}
+        if any(isinstance(part, str) for part in result):
+            raise TypeError(f"it returned a {type(result).__name__} of words, not a dictionary of arguments")
         for part in result:
             merged.update(arguments(part))
         return merged

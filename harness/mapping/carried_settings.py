@@ -6,12 +6,13 @@ Every fact comes from `scenarios.engines`: the canonical table, and the names an
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
 
 from scenarios.engines.canonical import CARRIED, ENGINE, SAMPLING
-from scenarios.engines.native import Native
+from scenarios.engines.native import Native, same
 from scenarios.engines.parameter import Parameter
 from scenarios.engines.spec import EngineSpec
 from scenarios.settings import Engine, Sampling
@@ -25,7 +26,9 @@ _TYPICAL = {"dtype": "bfloat16", "max_model_len": 32768, "max_tokens": 1024, "se
 
 # Values within a range, with digits that rounding, a threshold, a limit or a modulus changes.
 _FRACTIONS = (0.013, 0.137, 0.613, 0.937, 1.37, -0.137, -1.37)
-_COUNTS = (3, 17, 777, 5003, 16411, 131101, 1_234_567_891)
+_COUNTS = (3, 4, 8, 17, 777, 5003, 16411, 131101, 1_234_567_891)
+ORDINARY = "an ordinary value of it"
+REPEATS = 4  # chosen: a switch that is drawn at random is the same in all five with a probability of 1/16
 _SCALE = 64  # a count without an upper end is tried up to this multiple of its typical value
 
 
@@ -92,13 +95,13 @@ def asked_for(of_part: tuple[Setting, ...]) -> list[dict[str, Any]]:
     """The requests for a part, as native arguments of the source engine.
 
     First every setting has its first value. Then one setting after another has its second value. Then one after another
-    is left out. Last come the edges of every setting, in order.
+    is left out. Then come the edges of every setting, in order, and last the first request `REPEATS` times.
     """
     base = {item.source.name: item.source.write(item.first) for item in of_part}
     varied = [{**base, item.source.name: item.source.write(item.second)} for item in of_part]
     without = [{name: value for name, value in base.items() if name != item.source.name} for item in of_part]
     edges = [{**base, item.source.name: edge.native} for item in of_part for edge in item.edges]
-    return [base, *varied, *without, *edges]
+    return [base, *varied, *without, *edges, *[base] * REPEATS]
 
 
 @dataclass(frozen=True)
@@ -106,26 +109,34 @@ class Replies:
     """The answers to the requests of `asked_for`, by what was asked.
 
     `base`: with every setting at its first value. `varied`, `without`: (setting, answer) with this setting at its
-    second value, and without it. `edges`: (setting, edge, answer).
+    second value, and without it. `edges`: (setting, edge, answer). `repeated`: the answers to what `base` answers.
     """
 
     base: dict[str, Any]
     varied: list[tuple[Setting, dict[str, Any]]]
     without: list[tuple[Setting, dict[str, Any]]]
     edges: list[tuple[Setting, Edge, dict[str, Any]]]
+    repeated: list[dict[str, Any]]
 
     @staticmethod
     def of(of_part: tuple[Setting, ...], answers: list[dict[str, Any]]) -> Replies:
         varied_end = 1 + len(of_part)
         without_end = varied_end + len(of_part)
         tried = [(item, edge) for item in of_part for edge in item.edges]
-        at_edges = zip(tried, answers[without_end:], strict=True)
+        at_edges = zip(tried, answers[without_end:-REPEATS], strict=True)
         return Replies(
             base=answers[0],
             varied=list(zip(of_part, answers[1:varied_end], strict=True)),
             without=list(zip(of_part, answers[varied_end:without_end], strict=True)),
             edges=[(item, edge, answer) for (item, edge), answer in at_edges],
+            repeated=answers[-REPEATS:],
         )
+
+    def varying(self) -> dict[str, list[Any]]:
+        """Argument -> its values, where they differ though the same was asked for."""
+        natives = [answer.get("native", {}) for answer in (self.base, *self.repeated)]
+        values = {name: [native.get(name) for native in natives] for name in {*itertools.chain(*natives)}}
+        return {name: its for name, its in sorted(values.items()) if not all(same(value, its[0]) for value in its)}
 
 
 def harness_gives(of_part: tuple[Setting, ...], requested: dict[str, Any]) -> dict[str, Any]:
@@ -144,17 +155,18 @@ def _argument(parameter: Parameter, source: EngineSpec | None) -> Native | None:
 def _edges(parameter: Parameter, argument: Native, tried: tuple[Any, ...]) -> tuple[Edge, ...]:
     """The ends of a setting's range (`scenarios.engines.canonical`), the value that switches it off, the values to
     which the engine gives a meaning of their own (`Native.special`), and ordinary values within the range, without
-    those that are tried anyway."""
-    if not parameter.comparable:
-        return ()
-    named = {
-        "the least that it can be": parameter.low, "the largest that it can be": parameter.high,
-        "off": parameter.off,
-    }  # fmt: skip
-    values = {argument.write(value): why for why, value in named.items() if value is not None}
-    values.update(argument.special)
+    those that are tried anyway. Of a setting whose equal values have another effect in each engine, ordinary values
+    alone: they show what else follows it."""
+    values: dict[Any, str] = {}
+    if parameter.comparable:
+        named = {
+            "the least that it can be": parameter.low, "the largest that it can be": parameter.high,
+            "off": parameter.off,
+        }  # fmt: skip
+        values = {argument.write(value): why for why, value in named.items() if value is not None}
+        values.update(argument.special)
     for value in _ordinary(parameter, tried):
-        values.setdefault(argument.write(value), "an ordinary value of it")
+        values.setdefault(argument.write(value), ORDINARY)
     known = [argument.write(value) for value in tried]
     return tuple(Edge(native, why) for native, why in values.items() if native not in known)
 

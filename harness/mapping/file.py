@@ -24,6 +24,7 @@ from harness.mapping import call_program
 from harness.mapping.carried_settings import (
     CANONICAL,
     MODEL,
+    Edge,
     Replies,
     Setting,
     asked_for,
@@ -254,6 +255,8 @@ def _judged(
     judge = judges.canonical if function.shape == CANONICAL else judges.native
     of_part = _of_part(part, _plan(function, plans))
     replies = Replies.of(of_part, function.of(part))
+    if varying := replies.varying():
+        raise _not_deterministic(function, varying, options)
     trials = _trials(function, replies)
     findings = _arrivals(judge, trials)
     # A setting is reported once: what is wrong with it at its first two values would show at every edge again.
@@ -382,10 +385,10 @@ def _raising(functions: list[Answers], judged: list[_Part]) -> list[Answers]:
 
 
 def _trials(function: Answers, replies: Replies) -> list[Trial]:
-    at_edges: dict[str, list[tuple[Any, dict[str, Any]]]] = {}
+    at_edges: dict[str, list[tuple[Edge, dict[str, Any]]]] = {}
     for item, edge, answer in replies.edges:
         if "native" in answer:
-            at_edges.setdefault(item.parameter.name, []).append((edge.native, answer["native"]))
+            at_edges.setdefault(item.parameter.name, []).append((edge, answer["native"]))
     base = replies.base["native"]
     return [
         Trial(
@@ -681,6 +684,19 @@ def _raised(
         if finding.kind != "dropped"
     ]
     return mistakes[0] if len(mistakes) == 1 else Mistakes(mistakes)
+
+
+def _not_deterministic(function: Answers, varying: dict[str, list[Any]], options: Asked) -> BadInput:
+    """The error for a function that answers the same settings differently: nothing tells what follows a setting."""
+    name, values = next(iter(varying.items()))
+    first = values[0]
+    other = next(value for value in values if not same(value, first))
+    also = f", and {', '.join([*varying][1:])}" if len(varying) > 1 else ""
+    return BadInput(
+        f"{options.file}: {function.name} is not deterministic: for the same settings it gives {name}={first!r}, then "
+        f"{name}={other!r}{also}; so nothing was checked",
+        fix=f"grep -nF {shlex.quote(name)} {shlex.quote(options.file)}   # give it a value that the settings decide",
+    )
 
 
 def _nothing_maps(

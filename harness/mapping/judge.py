@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from harness.errors import closest, nearest
-from harness.mapping.carried_settings import Edge, Setting, owners
+from harness.mapping.carried_settings import ORDINARY, Edge, Setting, owners
 from probes import limits
 from reports.text import counted
 from scenarios.engines.accepted import Accepted
@@ -142,8 +142,8 @@ class Trial:
     """The calls of one setting.
 
     `base`, `varied`: native arguments at its first and its second value. `error`: what the mapping raised at the
-    second. `accepted`: whether the function can be given the setting at all. `at_edges`: (native value
-    of the source, native arguments) of the setting's edges.
+    second. `accepted`: whether the function can be given the setting at all. `at_edges`: (edge, native arguments) of
+    the setting's edges.
     """
 
     setting: Setting
@@ -151,7 +151,7 @@ class Trial:
     varied: dict[str, Any]
     error: str
     accepted: bool
-    at_edges: tuple[tuple[Any, dict[str, Any]], ...] = ()
+    at_edges: tuple[tuple[Edge, dict[str, Any]], ...] = ()
 
     @property
     def followers(self) -> list[str]:
@@ -161,8 +161,26 @@ class Trial:
     def outcomes(self, name: str) -> list[tuple[Any, Any]]:
         """(native value of the source, what an argument then is) for every value with which it was called."""
         values = [self.setting.source.write(value) for value in (self.setting.first, self.setting.second)]
-        calls = [*zip(values, (self.base, self.varied), strict=True), *self.at_edges]
+        calls = [*zip(values, (self.base, self.varied), strict=True), *self._edge_values()]
         return [(value, native.get(name)) for value, native in calls]
+
+    def tied(self) -> dict[str, tuple[Any, dict[str, Any]]]:
+        """Argument that follows the setting -> (native value of the source, native arguments) of a call that shows it.
+
+        Special values and ends of its range do not count: where a temperature of 0 is greedy, another filter loses its
+        meaning. Nor does an argument that the value limits, such as a chunk of a prefill by the length of the context.
+        """
+        first, second = (self.setting.source.write(value) for value in (self.setting.first, self.setting.second))
+        ties = {name: (first, self.base) if name in self.base else (second, self.varied) for name in self.followers}
+        for edge, native in self.at_edges:
+            for name in sorted({*self.base, *native}) if edge.why == ORDINARY else ():
+                is_limited = native.get(name) == edge.native
+                if not is_limited and not same(self.base.get(name), native.get(name)):
+                    ties.setdefault(name, (edge.native, native))
+        return ties
+
+    def _edge_values(self) -> list[tuple[Any, dict[str, Any]]]:
+        return [(edge.native, native) for edge, native in self.at_edges]
 
 
 @dataclass(frozen=True)
@@ -203,7 +221,7 @@ class Judge:
             return None
         want, refusal = setting.source.read(edge.native, {}), self._refusal(setting, target, native)
         read = None if refusal else target.value_in(native)
-        if not refusal and setting.parameter.fits(want, read):
+        if not refusal and (setting.parameter.fits(want, read) or not setting.parameter.comparable):
             return None
         given = {target.name: native[target.name]} if target.name in native else {}
         outcome = refusal or f"which is {setting.parameter.name} {read!r}"
@@ -413,16 +431,14 @@ class Judge:
         return self._arrival(trial, kind, text, trial.varied, show=set(trial.followers))
 
     def _ties(self, trial: Trial, parameter: Parameter) -> Iterator[Arrival]:
-        for name in trial.followers:
+        for name, (value, native) in trial.tied().items():
             owner = self.owners.get((parameter.part, name))
             if owner is None or owner.name == parameter.name:
                 continue
             owner_setting = owner.native(self.source.name) if self.source else ""
             source = trial.setting.source
-            native, value = (trial.base, trial.setting.first)
-            if name not in native:
-                native, value = trial.varied, trial.setting.second
-            text = f"{name}={native.get(name)!r} where {source.name}={source.write(value)!r}"
+            argument = f"{name}={native[name]!r}" if name in native else f"no {name}"
+            text = f"{argument} where {source.name}={value!r}"
             yield Arrival(
                 setting=owner_setting or name,
                 parameter=owner.name,

@@ -19,6 +19,7 @@ import pydantic
 from harness import envs, pydantic_errors
 from harness.command_options import command_options, option_words
 from harness.commands.faults import refuse_unknown
+from harness.config import catalog, catalog_folder
 from harness.envs.interpreter import inspected_once
 from harness.errors import BadInput, HarnessError, collected, near_names, refuse
 from harness.frameworks import detection
@@ -370,6 +371,9 @@ _KEYS = {"--set": "settings", "--candidate-set": "candidate_settings"}  # option
 
 def _in_matrix(error: HarnessError, path: Path) -> str:
     """Return a fix of `harness parity` as a line of the matrix."""
+    if error.instead.endswith(".toml") and not os.path.lexists(error.instead):
+        copy = shlex.join(["cp", str(catalog_folder() / f"{catalog()[0]}.toml"), error.instead])
+        return f"{copy}   # and edit it; or name one of the catalog in {path}: {', '.join(catalog())}"
     words = shlex.split(error.fix or "", comments=True)
     if len(words) == 2 and words[0] in _KEYS:
         return f"{_KEYS[words[0]]} = [{json.dumps(words[1])}]   # in that cell of {path}"

@@ -239,6 +239,8 @@ def commands(text: str) -> list[str]:
             r",\s|\s\s+|\s#\s|\s(?:or|and|which|shows?|it|lists?|prints?|in|of|for|to|by|says?|waits|examines)\s",
             match[1],
         )[0]
+        if words.count("'") % 2:  # within a quoted word: --on-push 'make && harness parity hf vllm'
+            words = words.partition("'")[0]
         lines.append(words.strip(" .,"))
     return lines
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +63,19 @@ def read(directory: Path, now_ns: int) -> tuple[dict[tuple[str, int], Pulse], tu
                 pulses[pulse.host, pulse.pid] = dataclasses.replace(pulse, file=str(file), read_ns=now_ns)
             break
     return pulses, tuple(notes)
+
+
+def kept_open(pulses: Mapping[tuple[str, int], Pulse], stack: contextlib.ExitStack) -> dict[tuple[str, int], Pulse]:
+    """The pulses of this host with their files open for the stack's time: they can be read again, also after the watch
+    has ended and removed its directory, which holds how each process ended."""
+    here = socket.gethostname()
+    kept = dict(pulses)
+    for key, pulse in pulses.items():
+        with contextlib.suppress(OSError):  # removed already, or too many files are open
+            if pulse.host == here and os.path.isfile(pulse.file):
+                stream = stack.enter_context(open(pulse.file, "rb"))  # noqa: SIM115  # the stack closes it
+                kept[key] = dataclasses.replace(pulse, file=f"/proc/self/fd/{stream.fileno()}")
+    return kept
 
 
 def again(pulse: Pulse, now_ns: int) -> Pulse:

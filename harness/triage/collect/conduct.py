@@ -151,9 +151,12 @@ def collect(
     local_cast = dataclasses.replace(local_cast, pids=(*local_cast.pids, *served_by))
     _kept(dataclasses.replace(empty, notes=local_cast.notes), terms.out, complete=False)
     nodes_s = options.nodes_s if options.nodes else 0.0
-    evidence = _gather(empty, scope, local_cast, terms, nodes_s)
-    if scope.directory is not None:
-        evidence = endings.added(evidence, scope.directory)
+    with contextlib.ExitStack() as stack:
+        beat_file = endings.opened(scope.directory, stack)
+        local_cast = dataclasses.replace(local_cast, pulses=beats.kept_open(local_cast.pulses, stack))
+        evidence = _gather(empty, scope, local_cast, terms, nodes_s)
+        if scope.directory is not None:
+            evidence = endings.added(evidence, scope.directory, beat_file)
     return _kept(continued(evidence, *after) if after else evidence, terms.out, complete=True)
 
 
@@ -161,7 +164,7 @@ def continued(evidence: Evidence, earlier: Evidence, ago_s: float) -> Evidence:
     """The evidence with the first look of an earlier one at the same processes, which began `ago_s` before it.
 
     All looks are then timed from the beginning of the earlier one. A process that had ended before this look, and left
-    no record, is known by the earlier one.
+    no record, is known by the earlier one; what it wrote while it lived does not say how it ended.
     """
     earlier_by_key = {process.key: process for process in earlier.processes}
     firsts = {(process.key, process.command): process.samples[0] for process in earlier.processes if process.samples}
@@ -169,7 +172,11 @@ def continued(evidence: Evidence, earlier: Evidence, ago_s: float) -> Evidence:
     for process in evidence.processes:
         before = earlier_by_key.get(process.key)
         if before is not None and not (process.command or process.beat or process.journal):
-            process = dataclasses.replace(before, samples=process.samples, notes=process.notes)
+            lived = any(look.state not in ENDED for look in before.samples[-1:])
+            process = dataclasses.replace(
+                before, samples=process.samples, notes=process.notes, beat=None if lived else before.beat,
+                journal=None if lived else before.journal,
+            )  # fmt: skip
         first = firsts.get((process.key, process.command))
         later = tuple(dataclasses.replace(look, at_s=look.at_s + ago_s) for look in process.samples)
         processes.append(dataclasses.replace(process, samples=(first, *later) if first and later else later))

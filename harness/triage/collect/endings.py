@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from harness.triage.evidence import EndedBy, Evidence, Peak, Process, Sample
 from probes import limits
@@ -51,11 +52,22 @@ def read(directory: Path) -> tuple[Peak, ...]:
         return ()
 
 
-def with_end_of_command(evidence: Evidence, directory: Path) -> Evidence:
-    """The evidence with how the command of the watch of this directory ended, as far as the last beat of the watch
-    says."""
+def opened(directory: Path | None, stack: contextlib.ExitStack) -> BinaryIO | None:
+    """The beat of the watch of this directory, open for the stack's time: a watch may remove its directory when it
+    ends. None without a watch."""
+    if directory is None or not os.path.isfile(directory / WATCHDOG):
+        return None
     try:
-        with open(directory / WATCHDOG, "rb") as stream:
+        return stack.enter_context(open(directory / WATCHDOG, "rb"))
+    except OSError:
+        return None
+
+
+def with_end_of_command(evidence: Evidence, directory: Path, beat_file: BinaryIO | None = None) -> Evidence:
+    """The evidence with how the command of the watch of this directory ended, as far as the last beat of the watch
+    says. `beat_file`: that beat, if it is open already."""
+    try:
+        with contextlib.nullcontext(beat_file) if beat_file is not None else open(directory / WATCHDOG, "rb") as stream:
             beat = json.loads(stream.read(MAX_BEAT_BYTES))
         code = beat["exit_code"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # no watch, one that goes on, a damaged beat
@@ -79,8 +91,8 @@ def has_watch(directory: Path | None) -> bool:
     return directory is not None and (directory / WATCHDOG).exists()
 
 
-def added(evidence: Evidence, directory: Path) -> Evidence:
-    """The evidence with what the watch wrote of the end of its processes.
+def added(evidence: Evidence, directory: Path, beat_file: BinaryIO | None = None) -> Evidence:
+    """The evidence with what the watch wrote of the end of its processes. `beat_file`: its beat, if it is open already.
 
     A process that the kernel killed, or of whose end its launcher spoke, and that left nothing else is added. One that
     lives, or whose exit code is known, stays as it is.
@@ -94,7 +106,7 @@ def added(evidence: Evidence, directory: Path) -> Evidence:
                 samples=(Sample(0.0, "gone"),))
         for key, peak in by_key.items() if (peak.killed or peak.rank is not None) and key not in keys
     ]  # fmt: skip
-    return with_end_of_command(replace(evidence, processes=tuple(processes), peaks=peaks), directory)
+    return with_end_of_command(replace(evidence, processes=tuple(processes), peaks=peaks), directory, beat_file)
 
 
 def _ended(process: Process, peak: Peak | None) -> Process:

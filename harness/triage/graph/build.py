@@ -80,7 +80,9 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
         new, subjects = more(evidence, subjects, proven_waits)
         proven_waits = edges.merged(proven_waits, new)
     subjects = calls.answering(evidence, subjects, proven_waits)
-    waits = tuple(wait for wait in proven_waits if not _passing(evidence, wait, subjects))
+    waits = tuple(
+        wait for wait in proven_waits if not subjects[wait.waiter].finished and not _passing(evidence, wait, subjects)
+    )
     sinks, cycles = components([(wait.waiter, wait.target) for wait in waits])
     return Graph(subjects, waits, tuple(sinks), tuple(map(tuple, cycles)))
 

@@ -92,7 +92,14 @@ class Subject:
     @property
     def stuck(self) -> bool:
         """Whether it waits for another process or its device, by its recorder or its stack."""
+        if self.finished:
+            return False
         return self.pending is not None or (not self.loop and (self.doing.waiting or self.doing.kind == "device"))
+
+    @property
+    def finished(self) -> bool:
+        """Whether it ended by its own last word, and nothing is known to have gone wrong."""
+        return self.process is not None and finished(self.process)
 
     @property
     def polls(self) -> bool:

@@ -68,6 +68,46 @@ def test_what_gates_a_push_is_given_or_the_first_pair_of_the_matrix(folder: Path
     assert gate["run"] == lines
 
 
+@pytest.mark.parametrize(
+    ("line", "mended"),
+    [
+        ("harness paritty hf vllm --out runs/push", "harness parity hf vllm --out runs/push"),
+        ("make && harness parity hf vlm --out runs/push", "make && harness parity hf vllm --out runs/push"),
+        ("harness parity hf vllm --rollout-onyl > log", "harness parity hf vllm --rollout-only > log"),
+        ("make\nharness env creat vllm", "make\nharness env create vllm"),
+    ],
+)
+@pytest.mark.parametrize("option", ["--on-push", "--nightly"])
+def test_a_command_of_the_harness_that_cannot_start_is_refused_with_the_nearest(
+    folder: Path, capsys: pytest.CaptureFixture[str], option: str, line: str, mended: str
+) -> None:
+    words = ["render", "github", "night's.toml", option]
+    assert cli.main([*words, line]) == 2 and not Path(".github").exists()
+    fix = shlex.split(capsys.readouterr().err.partition("fix: ")[2])
+    assert fix == ["harness", *words, mended]
+    assert cli.main(fix[1:]) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "is_told"),
+    [
+        ("harness parity hf vllm", True),
+        ("harness parity hf vllm --out runs/other 2>&1 | tee log", True),
+        ("harness parity hf vllm --out runs/push 2>&1 | tee log", False),
+        ("harness parity hf $ENGINE", False),
+        ("make test", False),
+        ("echo 'harness paritty'", False),
+        ("harness --help", False),
+        ("harness parity hf 'vllm", False),
+    ],
+)
+def test_a_gate_that_writes_no_verdict_for_the_summary_is_told(
+    folder: Path, capsys: pytest.CaptureFixture[str], line: str, is_told: bool
+) -> None:
+    rendered("--on-push", line)
+    assert ("--out runs/push" in capsys.readouterr().err) is is_told
+
+
 def test_a_job_of_one_s_own_is_a_workflow_that_keeps_what_the_harness_left(folder: Path) -> None:
     options = ["--on", "pull_request", "--at", "0 3 * * *", "--time", "30m", "--install", "pip install ."]
     assert cli.main(["render", "github-job", *options, "--", "torchrun", "train.py"]) == 0

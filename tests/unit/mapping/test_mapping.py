@@ -266,6 +266,45 @@ def test_a_setting_that_follows_another_is_tied_and_counted_once(checked) -> Non
     assert f"{len(dropped)} settings dropped" in found.reason
 
 
+@pytest.mark.parametrize(
+    ("condition", "parameters"),
+    [
+        ('asked["tensor_parallel"] >= 4', {"prefix_caching"}),
+        ('asked["tensor_parallel"] == 8', {"prefix_caching"}),
+        ('asked["memory_fraction"] > 0.9', {"prefix_caching"}),
+        ('asked["max_model_len"] > 100_000', {"prefix_caching"}),
+        ('asked["max_model_len"] < 1', set()),
+    ],
+)
+def test_a_setting_that_follows_another_from_some_value_on_is_tied(
+    condition: str, parameters: set[str], checked
+) -> None:
+    changed = f'if {condition}: ours["disable_radix_cache"] = True'
+    found = checked(f"def sglang_engine(asked, ours):\n    {changed}\n    return ours\n")
+    assert {item.parameter for item in found.findings} == parameters
+    assert {item.kind for item in found.findings} <= {"tied"}
+
+
+@pytest.mark.parametrize("limited", ["max_running_requests", "chunked_prefill_size"])
+def test_a_number_that_another_setting_limits_is_not_tied(limited: str, checked) -> None:
+    limit = f'ours["{limited}"] = min(ours.get("{limited}", 8192), asked["max_model_len"])'
+    found = checked(f"def sglang_engine(asked, ours):\n    {limit}\n    return ours\n")
+    assert "tied" not in {item.kind for item in found.findings}
+
+
+def test_a_function_that_answers_differently_is_not_judged(checked) -> None:
+    drawn = "import itertools\ncount = itertools.count()\n"
+    source = f"{drawn}def sglang_engine(asked, ours): return {{**ours, 'random_seed': next(count)}}\n"
+    with pytest.raises(BadInput, match=r"sglang_engine is not deterministic.*random_seed=0"):
+        checked(source)
+
+
+@pytest.mark.parametrize("words", ['["--tp", str(args["tensor_parallel_size"])]', '("--tp 1",)'])
+def test_a_function_that_returns_a_command_line_is_told_so(words: str, checked) -> None:
+    with pytest.raises(BadInput, match=r"it returned a (list|tuple) of words, not a dictionary"):
+        checked(f"def convert(args): return {words}\n")
+
+
 TIED_TO_THE_OTHER_PART = """
 def engine_params(args):
     return {"model_path": args["model"], "dtype": args["dtype"], "random_seed": args["seed"], "top_k": args["seed"]}

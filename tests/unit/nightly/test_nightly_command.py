@@ -459,6 +459,22 @@ def test_a_matrix_that_cannot_be_is_one_sentence(
     assert not Path("runs").exists()
 
 
+def test_the_matrix_of_the_page_is_valid(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "nightly.md").read_text()
+    (tmp_path / "doc.toml").write_text(re.findall(r"^```toml\n(.*?)^```", page, re.M | re.S)[0])
+    _, all_cells = matrix.load(tmp_path / "doc.toml")
+    assert {"grpo", "parity"} <= {word for cell in all_cells for word in cell.name.split("/")}
+
+
+def test_the_fix_of_a_scenario_that_is_missing_makes_it(tmp_path: Path) -> None:
+    text = 'name = "x"\n[matrix]\npairs = [["hf", "hf"]]\nscenarios = ["the mine.toml"]\n'
+    (tmp_path / "mx.toml").write_text(text)
+    with pytest.raises(BadInput) as error:
+        matrix.load(tmp_path / "mx.toml")
+    subprocess.run(str(error.value.advice), shell=True, check=True)
+    assert [cell.name for cell in matrix.load(tmp_path / "mx.toml")[1]]
+
+
 def test_the_product_without_what_is_excluded(folder: Path) -> None:
     (folder / "matrix.toml").write_text(
         'name = "x"\n[defaults]\nlimit = "5m"\nstrict = true\n'
