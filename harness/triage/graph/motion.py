@@ -8,6 +8,7 @@ time of a process whose oldest operation has been pending for long.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.triage import source, stacks
@@ -65,12 +66,12 @@ ANY = Surroundings()
 
 def progress_between_looks(
     process: Process, now: stacks.Doing, before: stacks.Doing, around: Surroundings = ANY, *, pending: bool,
-    loop: int = 0, spins: bool = False,
+    loop: Sequence[Frame] = (),
 ) -> str:  # fmt: skip
     """Say in words, with a rate, what the process advanced between the looks; empty if nothing moved.
 
-    `pending`: see `is_overdue`. `loop`: number of frames of a poll from its loop outwards; a move within them is no
-    progress. `spins`: the poll only asks its condition, so that the main thread's processor time shows nothing.
+    `pending`: see `is_overdue`. `loop`: the frames of a poll from its loop outwards; a move within them is no progress.
+    If the loop only asks its condition, the main thread's processor time shows nothing.
     """
     if len(process.samples) < 2:
         return ""
@@ -86,7 +87,7 @@ def progress_between_looks(
         return ""
     # A waiting main thread spins or polls, so its processor time, and with a pending operation its wake-ups too, show
     # nothing.
-    waits = pending or now.waiting or (spins and not _others_compute(process, gap))
+    waits = pending or now.waiting or _only_spins(process, loop, gap)
     device = now.kind == "device"
     if not waits and not device and (text := _computes(process, now, gap, polls=bool(loop))):
         return text
@@ -116,10 +117,12 @@ def _computes(process: Process, now: stacks.Doing, gap: float, *, polls: bool) -
     return f"{rate / 1000:.0f} kB/s read and written" if rate else ""
 
 
-def _others_compute(process: Process, gap: float) -> bool:
-    """Whether a thread beside the main one used a processor between the looks."""
-    threads = process.samples[-1].threads
-    return any(thread.tid != process.pid and spent_s(process, thread) / gap >= BUSY_CORES for thread in threads)
+def _only_spins(process: Process, loop: Sequence[Frame], gap: float) -> bool:
+    """Whether a process only asks the condition of a loop, and no thread beside the main one used a processor between
+    the looks."""
+    threads = [thread for thread in process.samples[-1].threads if thread.tid != process.pid]
+    busy = any(spent_s(process, thread) / gap >= BUSY_CORES for thread in threads)
+    return bool(loop) and source.spins(loop[0]) and not busy
 
 
 def _answers(process: Process, gap: float) -> str:

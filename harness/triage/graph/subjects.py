@@ -176,8 +176,7 @@ def subject(
     # does.
     kept = motion.is_overdue(pending, around.stall_s)
     mine = "" if has_ended or blocked else motion.progress_between_looks(
-        process, now, before, around, pending=kept, loop=len(loop),
-        spins=bool(loop) and source.spins(loop[0]),
+        process, now, before, around, pending=kept, loop=loop,
     )  # fmt: skip
     progress = below or mine
     frame = now.frame or (before.frame if not now.frame else "")
