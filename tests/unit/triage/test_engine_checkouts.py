@@ -18,7 +18,7 @@ from harness.triage.places import match, users
         ("/src/fork/vllm/v1/worker/gpu_worker.py", False),
         ("/home/u/vllm/train.py", True),
         ("/home/u/vllm-jobs/train.py", True),
-        ("/home/u/work/vllm_rollout/worker.py", True),
+        ("/home/u/src/vllm_rollout/worker.py", True),
         ("/home/u/sglang/my_scheduler.py", True),
         ("/home/u/python/train.py", True),
     ],
