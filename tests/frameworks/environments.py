@@ -63,6 +63,12 @@ def python(name: str) -> Path:
     return home.home() / "frameworks" / name / "bin" / "python"
 
 
+def of_this_checkout(name: str) -> bool:
+    """Whether the shims that a stack loads are those beside this file: several checkouts share one environment."""
+    loaders = python(name).parent.parent.glob(f"lib/python3*/site-packages/{LOADER}")
+    return [loader.read_text(encoding="utf-8").splitlines()[0] for loader in loaders] == [str(SHIMS)]
+
+
 def make(name: str) -> Path:
     """Install the stack. About a minute from a warm cache. Raises CommandFailed with uv's own words."""
     stack = STACKS[name]

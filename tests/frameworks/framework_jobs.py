@@ -23,10 +23,13 @@ LIMIT_S = 1800  # 2.5 minutes on two idle cores
 
 
 def interpreter(stack: str) -> str:
-    """The Python of a stack; skips the test where it was not made."""
+    """The Python of a stack; skips the test where it was not made, and fails it where another checkout made it."""
     python = environments.python(stack)
     if not python.exists():
         pytest.skip(f"no environment for it: python tests/frameworks/environments.py {stack}")
+    assert environments.of_this_checkout(stack), (
+        f"its shims are those of another checkout: python tests/frameworks/environments.py {stack}"
+    )
     return str(python)
 
 
