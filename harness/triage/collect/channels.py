@@ -162,7 +162,7 @@ def looping(pid: int, beat: int = 0) -> tuple[str, ...]:
         words = (PROC / str(pid) / "syscall").read_text().split()
         if len(words) < 7 or int(words[0]) not in _EPOLLS or int(words[4], 16) & 0xFFFFFFFF < LONG_MS:
             return ()
-        if side_tids(pid, beat):
+        if any(side_tids(pid, beat)):
             return ()
         info = (PROC / str(pid) / "fdinfo" / str(int(words[1], 16))).read_text()
         return tuple(os.readlink(PROC / str(pid) / "fd" / number) for number in _WATCHED.findall(info))
@@ -211,10 +211,10 @@ def cut_short(pid: int) -> str:
     return ""
 
 
-def side_tids(pid: int, beat: int) -> list[int]:
-    """The threads of a process beside its main one, its heartbeat's and torch's worker server."""
+def side_tids(pid: int, beat: int) -> Iterator[int]:
+    """The threads of a process beside its main one, its heartbeat's and torch's worker server. Each costs a read."""
     beside = {*os.listdir(PROC / str(pid) / "task")} - {str(pid), str(beat)}
-    return [int(tid) for tid in beside if (PROC / str(pid) / "task" / tid / "comm").read_text().strip() != _SERVER]
+    return (int(tid) for tid in beside if (PROC / str(pid) / "task" / tid / "comm").read_text().strip() != _SERVER)
 
 
 def readers(written: Mapping[int, str], sockets: Sockets) -> dict[int, set[int]]:

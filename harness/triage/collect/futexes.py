@@ -21,7 +21,7 @@ _SWITCHES = re.compile(r"^voluntary_ctxt_switches:\s+(\d+)$", re.MULTILINE)
 def single(pid: int, beat: int = 0) -> bool:
     """Whether a process has one thread only, beside its heartbeat's and torch's worker server."""
     try:
-        return not side_tids(pid, beat)
+        return not any(side_tids(pid, beat))
     except OSError:  # it ended, or it is another user's
         return False
 
