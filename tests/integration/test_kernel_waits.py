@@ -112,7 +112,7 @@ def looked(process: subprocess.Popen[bytes], out: Path) -> Verdict:
 @pytest.mark.parametrize("how", HANGS_BY_FORK)
 def test_a_lock_that_was_copied_by_fork_names_the_child(start: Start, tmp_path: Path, how: str) -> None:
     job = start(FORK + HANGS_BY_FORK[how])
-    until(lambda: below(job) and futexes.locked_threads(below(job)) == 1)
+    until(lambda: below(job) and futexes.locked_threads(below(job), futexes.switches(below(job))) == 1)
     verdict = looked(job, tmp_path / "out")
     assert verdict.verdict == "HUNG" and verdict.triage is not None, verdict.reason
     [culprit] = verdict.triage.culprits
@@ -185,7 +185,7 @@ def test_a_process_whose_threads_all_wait_for_each_other_hangs(start: Start, tmp
     text, expected = IN_ALL_THREADS[how]
     job = start(text)
     count = 2 if "locks" in how else 3
-    until(lambda: futexes.locked_threads(job.pid) == (0 if "limit" in how else count))
+    until(lambda: futexes.locked_threads(job.pid, futexes.switches(job.pid)) == (0 if "limit" in how else count))
     until(lambda: proc.look(job.pid).wchan.startswith("futex"))
     verdict = looked(job, tmp_path / "out")
     assert verdict.verdict == expected and verdict.triage is not None, verdict.reason
@@ -197,5 +197,5 @@ def test_the_thread_of_a_heartbeat_releases_no_lock(start: Start) -> None:
     until(lambda: below(job) and len(os.listdir(f"/proc/{below(job)}/task")) == 2)
     child = below(job)
     [beat] = {int(tid) for tid in os.listdir(f"/proc/{child}/task")} - {child}
-    until(lambda: futexes.locked_threads(child, beat) == 1)
-    assert not futexes.locked_threads(child)
+    until(lambda: futexes.locked_threads(child, futexes.switches(child), beat) == 1)
+    assert not futexes.locked_threads(child, futexes.switches(child))

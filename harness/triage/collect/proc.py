@@ -110,8 +110,8 @@ def look(pid: int, store: Collection[int] = (), beat: int = 0) -> Look:
     cpu = (int(stat[11]) + int(stat[12])) / TICKS  # utime and stime: fields 14 and 15 of proc(5); index 0 is field 3
     sockets = connections.inodes(pid)
     total, quiet_s = traffic.of(sockets, store)
-    switches, waits = _switches(pid), channels.waiting(pid)
-    reading, locked = channels.reading(pid), futexes.locked_threads(pid, beat)
+    switches, waits = futexes.switches(pid), channels.waiting(pid)
+    reading, locked = channels.reading(pid), futexes.locked_threads(pid, switches, beat)
     ends = traffic.peers({link[8:-1] for link in (*waits.polled, reading) if link.startswith("socket:[")})
     return Look(
         state=stat[0],
@@ -323,18 +323,6 @@ def _read(pid: int, name: str) -> str:
         return (PROC / str(pid) / name).read_text(errors="replace")
     except OSError:  # it ended, or it is another user's: the caller's other fields tell which
         return ""
-
-
-def _switches(pid: int) -> dict[int, int]:
-    """Thread id -> its voluntary context switches so far."""
-    switches_by_tid = {}
-    with contextlib.suppress(OSError):  # it ended while its threads were counted
-        for task in (PROC / str(pid) / "task").iterdir():
-            with contextlib.suppress(OSError):  # a thread may end at any moment
-                for line in (task / "status").read_bytes().splitlines():
-                    if line.startswith(b"voluntary_ctxt_switches:"):
-                        switches_by_tid[int(task.name)] = int(line.split()[1])
-    return switches_by_tid
 
 
 def _threads(pid: int) -> dict[int, Spent]:

@@ -386,15 +386,15 @@ def test_only_locks_of_its_own_memory_in_all_threads_prove_that_nothing_wakes_th
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, threads: dict[str, tuple[str, str]], locked: int
 ) -> None:
     listed(tmp_path, monkeypatch, {"70": ("python", call), **threads})
-    assert futexes.locked_threads(70, beat=72) == locked
+    assert futexes.locked_threads(70, futexes.switches(70), beat=72) == locked
 
 
 def test_threads_that_take_turns_are_not_all_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each waits when it is looked at, and one of them has run in between."""
     listed(tmp_path, monkeypatch, {"70": ("python", ENDLESS), "71": ("python", ENDLESS)})
     counts = iter(range(9))
-    monkeypatch.setattr(futexes, "_switches", lambda pid, tid: next(counts) if tid == 71 else 5)
-    assert futexes.locked_threads(70) == 0
+    monkeypatch.setattr(futexes, "switches", lambda pid: {70: 5, 71: next(counts)})
+    assert futexes.locked_threads(70, futexes.switches(70)) == 0
 
 
 def listed(proc_folder: Path, monkeypatch: pytest.MonkeyPatch, threads: dict[str, tuple[str, str]]) -> None:
