@@ -190,8 +190,8 @@ def _version(engine: str, program: str) -> str:
     environment = find_whole(engine)
     if path := shutil.which(program):
         packages = [str(folder) for folder in Path(path).parent.parent.glob("lib/python3*/site-packages")]
-        names = {engine, *ENGINES[engine].packages}
-        versions = (each.version for each in distributions(path=packages) if each.name in names)
+        names = sorted({engine, *ENGINES[engine].packages})
+        versions = (each.version for name in names for each in distributions(name=name, path=packages))
         if version := next(versions, ""):
             return version
     return environment.version if environment else ""
