@@ -236,6 +236,7 @@ LONG = "x" * 300
         f"triage {'x/' * 3_000}",
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_a_name_that_no_file_can_have_is_refused_in_one_sentence(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,12 +29,14 @@ def completed(line: str) -> list[str]:
         "harness mapping FILE --from ", "harness faults run --backends ", "harness faults run --backends hf ",
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_an_engine_is_completed_wherever_a_command_takes_one(line: str) -> None:
     assert completed(line) == list(registry.names())
     assert completed("harness env create ") == list(registry.names(embedded=False))
     assert completed(f"{line}vl") == [name for name in registry.names() if name.startswith("vl")] != []
 
 
+@pytest.mark.slow
 def test_a_command_is_completed_for_its_help() -> None:
     assert completed("harness help mapp") == ["mapping"]
     assert completed("harness help env cr") == ["create"]
@@ -54,6 +56,7 @@ def test_the_script_of_a_named_shell(shell: str, capsys: pytest.CaptureFixture[s
     assert cli.main(["--show-completion", "tcsh"]) == 2
 
 
+@pytest.mark.slow
 def test_a_planted_fault_is_completed_from_the_suite_that_is_named() -> None:
     parity, hangs = {fault.name for fault in files.faults()}, {hang.name for hang in hang_selection.hangs()}
     assert {*completed("harness faults run --suite parity ")} == parity

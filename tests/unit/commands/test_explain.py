@@ -195,6 +195,7 @@ def _titles() -> set[str]:
 
 
 @pytest.mark.parametrize("title", sorted(_titles()))
+@pytest.mark.slow
 def test_the_title_of_a_section_is_explained(title: str) -> None:
     assert glossary.find(title) and glossary.find(f"{title}   2 of them")
 
@@ -209,11 +210,13 @@ def _numbers() -> set[str]:
 
 
 @pytest.mark.parametrize("word", sorted({*_numbers(), *titles.LINES, *BY_NAME, "max_running_requests", "coupled"}))
+@pytest.mark.slow
 def test_a_number_a_line_and_a_setting_are_explained(word: str) -> None:
     assert all(entry.meaning for entry in glossary.find(word))
 
 
 @pytest.mark.parametrize("command", [name for names in DOORS.values() for name in names])
+@pytest.mark.slow
 def test_a_command_is_explained_with_where_its_help_is(command: str) -> None:
     for text in (command, f"harness {command}: MAY FAIL"):
         (entry,) = (entry for entry in glossary.find(text) if entry.kind == "command")

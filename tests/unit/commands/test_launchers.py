@@ -721,6 +721,7 @@ def test_what_no_script_could_run_is_refused(
         (["torchrun", "--time", "1m", "--early", "100"], ["--early", "30"]),
     ],
 )
+@pytest.mark.slow
 def test_a_time_limit_that_is_too_short_has_a_fix_that_works(
     folder: Path, words: list[str], typed: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

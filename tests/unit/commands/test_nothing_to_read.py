@@ -91,6 +91,7 @@ ANSWERS = [
 
 @pytest.mark.parametrize("format", ["text", "md", "json"])
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: answer.verdict)
+@pytest.mark.slow
 def test_an_answer_of_the_harness_on_a_pipe_is_told_as_such(
     answer: Verdict | Report, format: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,6 +89,7 @@ def test_the_chi_squared_test_would_notice_another_temperature() -> None:
     assert stats.chisquare(counts.double().numpy(), (target * n).numpy()).pvalue < 1e-6
 
 
+@pytest.mark.slow
 def test_consecutive_positions_are_independent() -> None:
     logits = torch.zeros(1, 4)
     tokens = perturbed(logits.expand(8_000, -1), Draw(seed=2, sample=11), torch.arange(8_000)).argmax(-1)

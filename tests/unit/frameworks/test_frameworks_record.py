@@ -254,6 +254,7 @@ def test_a_script_that_is_not_there_is_said_before_a_framework_is_asked_for(tmp_
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_an_empty_command_and_a_used_directory_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no command to record"):
         record([])

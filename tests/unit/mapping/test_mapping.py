@@ -276,6 +276,7 @@ def test_a_setting_that_follows_another_is_tied_and_counted_once(checked) -> Non
         ('asked["max_model_len"] < 1', set()),
     ],
 )
+@pytest.mark.slow
 def test_a_setting_that_follows_another_from_some_value_on_is_tied(
     condition: str, parameters: set[str], checked
 ) -> None:
@@ -300,6 +301,7 @@ def test_a_function_that_answers_differently_is_not_judged(checked) -> None:
 
 
 @pytest.mark.parametrize("words", ['["--tp", str(args["tensor_parallel_size"])]', '("--tp 1",)'])
+@pytest.mark.slow
 def test_a_function_that_returns_a_command_line_is_told_so(words: str, checked) -> None:
     with pytest.raises(BadInput, match=r"it returned a (list|tuple) of words, not a dictionary"):
         checked(f"def convert(args): return {words}\n")
@@ -929,6 +931,7 @@ def test_an_engines_seed_of_zero_is_tried(checked) -> None:
     assert kinds(found) == {"seed": "altered"}
 
 
+@pytest.mark.slow
 def test_a_special_value_that_is_refused_aloud_is_a_note(checked) -> None:
     line = 'if params["temperature"] == 0: raise ValueError("no greedy")'
     found = checked(RIGHT_SAMPLING.replace("    return out\n", f"    {line}\n    return out\n"))

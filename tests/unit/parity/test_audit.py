@@ -238,6 +238,7 @@ def test_rows_without_a_sample_are_not_tested(tmp_path: Path) -> None:
     assert "3 rows: its prompt was submitted in another step" in trained.evidence
 
 
+@pytest.mark.slow
 def test_what_is_not_tested_never_passes(tmp_path: Path) -> None:
     made = make("candidate", native=False)
     made.drop("weights")

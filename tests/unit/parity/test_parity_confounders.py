@@ -105,6 +105,7 @@ def test_micro_batches_that_no_setting_tells(
                      ["UNEXPLAINED"] if verdict == "DIVERGENT" else [])  # fmt: skip
 
 
+@pytest.mark.slow
 def test_other_data_of_runs_that_do_not_train_is_a_confounder_in_any_step(tmp_path: Path) -> None:
     baseline, candidate = sides(changed(train=False))
     baseline.manifest["scenario"]["train"] = False

@@ -233,6 +233,7 @@ def test_an_indexed_pair_passes_without_a_word_on_lost_records(recorded: Path) -
     assert "recording" not in [limit.kind for limit in verdict.reservations]
 
 
+@pytest.mark.slow
 def test_an_index_is_renewed_with_run_json(recorded: Path, tmp_path: Path) -> None:
     from probes.format import write_manifest
 

@@ -184,6 +184,7 @@ def test_native_mode_without_a_native_stage_is_inconclusive(tmp_path: Path) -> N
     assert put(tmp_path, *pair(plan=scenario(mode="native"), native=False)).verdict == "INCONCLUSIVE"
 
 
+@pytest.mark.slow
 def test_learners_part_where_each_engine_drew_its_own_samples(tmp_path: Path) -> None:
     baseline, candidate = pair(plan=scenario(mode="native"), native=False)
     for frame in candidate.frames("rollout"):

@@ -177,6 +177,7 @@ def test_an_engine_with_the_references_numbers_was_reached_by_no_update(tmp_path
     assert verdict.causes[0].party == "candidate" and verdict.causes[0].proofs[0].after == 0
 
 
+@pytest.mark.slow
 def test_a_learner_with_the_references_numbers_moved_and_not_its_engine(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for made in experience(candidate, 1):

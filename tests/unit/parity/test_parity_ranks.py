@@ -479,6 +479,7 @@ def test_gradients_on_another_batch_are_no_sign_of_ranks(tmp_path: Path) -> None
     assert verdict.verdict != "EQUIVALENT" and f"TRAINER({What.DIVISOR})" not in causes(verdict)
 
 
+@pytest.mark.slow
 def test_a_single_run_whose_ranks_part_ends_in_an_error(tmp_path: Path) -> None:
     check_ranks(run("baseline").write(tmp_path / "sound"))
     check_ranks(run("baseline", 1).write(tmp_path / "alone"))

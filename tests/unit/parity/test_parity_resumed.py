@@ -36,6 +36,7 @@ def against(folder: Path, recording: Recording) -> Verdict:
     return put(folder, job("baseline"), recording, native=False)
 
 
+@pytest.mark.slow
 def test_what_both_have_is_compared_and_the_rest_is_said(tmp_path: Path) -> None:
     verdict = against(tmp_path, resumed("candidate"))
     assert verdict.missing[0].startswith("steps 0 to 2 were not compared: the candidate was resumed at step 3 (/check")

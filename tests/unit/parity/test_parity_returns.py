@@ -87,6 +87,7 @@ def test_returns_that_no_reading_gives_prove_nothing(tmp_path: Path) -> None:
     assert verdict.verdict == "UNSOUND" and named(verdict) == [("TRAINER(returns)", "trainer", False)]
 
 
+@pytest.mark.slow
 def test_returns_that_are_made_in_another_way_are_not_tested(tmp_path: Path) -> None:
     runs = [make(side, PLAN, native=False) for side in ("baseline", "candidate")]
     for frame in [*runs[0].frames("experience"), *runs[1].frames("experience")]:
@@ -138,6 +139,7 @@ def trained(side: str, mean: Mean = over_tokens, *, size: int = 4, parted: bool 
     return made
 
 
+@pytest.mark.slow
 def test_losses_that_follow_are_ruled_out_whatever_the_micro_batches(tmp_path: Path) -> None:
     verdict = put(tmp_path, trained("baseline"), trained("candidate", size=8))
     assert (verdict.verdict, check(verdict, "applied-losses").state) == ("EQUIVALENT", "ruled out"), verdict.reason
@@ -164,6 +166,7 @@ def test_one_run_by_itself_shows_another_divisor(tmp_path: Path) -> None:
     assert named(verdict) == [("TRAINER(size of micro-batches in the loss)", "trainer", True)]
 
 
+@pytest.mark.slow
 def test_a_loss_of_wrong_log_probabilities_is_no_second_cause(tmp_path: Path) -> None:
     """With them the ratio of the first update is not one."""
     candidate = trained("candidate", tripled)

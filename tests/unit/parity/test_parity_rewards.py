@@ -52,6 +52,7 @@ def test_a_shift_of_all_rewards_is_no_rounding(tmp_path: Path, by: float) -> Non
     assert "on average" in found.evidence
 
 
+@pytest.mark.slow
 def test_rewards_that_round_are_within_and_never_called_equal(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     found = check(moved(tmp_path, "reward", lambda n: rng.normal(0, 0.004, n)), "rewards")

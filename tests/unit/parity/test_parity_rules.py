@@ -124,6 +124,7 @@ def test_what_became_of_a_prompt(tmp_path: Path, become: Any, name: str) -> None
     assert verdict.causes[0].proofs[1].after == 0
 
 
+@pytest.mark.slow
 def test_a_template_without_a_generation_prompt_knows_no_template_fault(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for recording in (baseline, candidate):
@@ -200,6 +201,7 @@ def test_a_stale_tensor_explains_the_steps_drawn_with_it_and_no_others(tmp_path:
 # --- ends -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_samples_that_go_on_after_the_end_token(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for frame in rolled(candidate):
@@ -290,6 +292,7 @@ def test_a_limit_at_an_end_token_that_is_ignored_names_nobody(ends: str, tmp_pat
     assert ("STOP(finish reason)", "candidate") not in named, named
 
 
+@pytest.mark.slow
 def test_a_limit_at_no_end_token_is_no_end(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for recording, said in ((baseline, "abort"), (candidate, "length")):
@@ -297,6 +300,7 @@ def test_a_limit_at_no_end_token_is_no_end(tmp_path: Path) -> None:
     assert causes(put(tmp_path, baseline, candidate)) == ["UNEXPLAINED"]
 
 
+@pytest.mark.slow
 def test_engines_that_both_test_the_limit_first_agree(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for recording in (baseline, candidate):
@@ -305,6 +309,7 @@ def test_engines_that_both_test_the_limit_first_agree(tmp_path: Path) -> None:
     assert verdict.verdict == "EQUIVALENT", verdict.reason
 
 
+@pytest.mark.slow
 def test_a_baseline_that_ignores_the_end_is_the_baselines_fault(tmp_path: Path) -> None:
     """Guided, the candidate stops at the first end token of the baseline's response; the baseline had gone on."""
     baseline, candidate = plain()
@@ -346,6 +351,7 @@ def test_another_set_of_end_tokens(tmp_path: Path, told: bool, party: str) -> No
     assert cause(verdict, "STOP(other end set)").details["tokens"] == [stop]
 
 
+@pytest.mark.slow
 def test_samples_that_stop_at_any_token_are_no_other_end_set(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for frame in rolled(candidate):
@@ -425,6 +431,7 @@ def test_a_kv_pool_that_clips(tmp_path: Path, record: str) -> None:
     assert causes(verdict) == [expected]
 
 
+@pytest.mark.slow
 def test_a_kv_pool_that_ends_every_sample_at_one_total_is_proven_by_cutting_there(tmp_path: Path) -> None:
     baseline, candidate = plain()
     limit = 26
@@ -964,6 +971,7 @@ def test_a_stale_cache_beside_a_double_bos(tmp_path: Path) -> None:
     assert set(causes(verdict)) == {"TOKENIZATION(double BOS)", "STALE_KV"}
 
 
+@pytest.mark.slow
 def test_a_few_cached_samples_that_differ_may_be_chance(tmp_path: Path) -> None:
     """Three quarters of the samples are cached: that three differing ones are says nothing."""
     baseline, candidate = plain()
@@ -991,6 +999,7 @@ def floors(recording: Any, *variants: str) -> list[Any]:
     return [frame for frame in recording.frames("floor") if frame.fields["variant"] in variants]
 
 
+@pytest.mark.slow
 def test_a_nan_in_the_floor_is_no_noise_as_well(tmp_path: Path) -> None:
     baseline, candidate = plain()
     candidate.frame("rollout", 1).arrays["logprob"].values[5] = np.nan
@@ -999,6 +1008,7 @@ def test_a_nan_in_the_floor_is_no_noise_as_well(tmp_path: Path) -> None:
     assert causes(put(tmp_path, baseline, candidate)) == ["NUMERIC_FATAL"]
 
 
+@pytest.mark.slow
 def test_noise_in_the_floor_beside_a_nan_is_noise(tmp_path: Path) -> None:
     baseline, candidate = plain()
     candidate.frame("rollout", 1).arrays["logprob"].values[5] = np.nan
@@ -1148,6 +1158,7 @@ def test_ranks_with_unequal_shares(tmp_path: Path, samples: tuple[int, int]) -> 
     assert check(verdict, "experience-matrix-shapes").state == ("confirmed" if other else "ruled out")
 
 
+@pytest.mark.slow
 def test_unequal_shares_that_change_nothing_are_a_finding(tmp_path: Path) -> None:
     baseline, candidate = plain()
     shares(baseline, (8, 8))
@@ -1211,6 +1222,7 @@ def test_ids_of_another_encoding_are_told_by_their_text_where_a_tokenizer_is_at_
     assert [one.name for one in find(replace(found.evidence, learned=aloud), found.kinds)] == ["UNEXPLAINED"]
 
 
+@pytest.mark.slow
 def test_the_case_holds_samples_in_which_something_else_began_late(tmp_path: Path) -> None:
     """Every prompt has a second BOS, a few tokens differ in each step, many in the last: those are drawn again too."""
     baseline, candidate = plain()

@@ -71,6 +71,7 @@ def test_a_torn_journal_reads_as_the_reference_reads_it(tmp_path: Path, events: 
     "damage", [b'{"seq":9,', b'{"seq":1,"t_ns":5,"kind":"open"', b"nonsense\n", b"\n", b"\x00", b"{}"]
 )
 @pytest.mark.parametrize("where", [0, 1, 3, 12])
+@pytest.mark.slow
 def test_damage_is_named_as_the_reference_names_it(tmp_path: Path, damage: bytes, where: int) -> None:
     file = journal(tmp_path, [("step", {"step": i}) for i in range(12)])
     lines = file.read_bytes().splitlines(keepends=True)

@@ -334,6 +334,7 @@ def test_recordings_without_tokens_are_inconclusive(tmp_path: Path) -> None:
     assert put(tmp_path, baseline, candidate).verdict == "INCONCLUSIVE"
 
 
+@pytest.mark.slow
 def test_twenty_tokens_are_inconclusive(tmp_path: Path) -> None:
     plan = scenario(steps=1, prompts=2, group=2, max_tokens=5)
     verdict = put(tmp_path, *pair(plan=plan))
@@ -363,6 +364,7 @@ def test_a_halved_train_batch_is_confounded(tmp_path: Path) -> None:
     assert "train_batch_size" in verdict.account
 
 
+@pytest.mark.slow
 def test_what_was_recorded_before_the_confounder_acted_is_judged(tmp_path: Path) -> None:
     baseline = make("baseline", scenario(train_batch_size=16), native=False)
     candidate = make("candidate", scenario(train_batch_size=8), parted=1, native=False)

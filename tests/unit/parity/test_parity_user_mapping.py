@@ -102,6 +102,7 @@ def test_a_refusal_proposes_the_function_that_the_file_has_the_makings_of(
 
 
 @pytest.mark.parametrize("side", ["baseline", "candidate"])
+@pytest.mark.slow
 def test_a_pass_with_a_function_that_was_not_called_is_reserved(tmp_path: Path, side: str) -> None:
     runs = dict(zip(("baseline", "candidate"), pair(), strict=True))
     uncalled = [{"name": "engine_params", "called_as": ["sglang_engine"], "unclear": ""}, "damaged"]

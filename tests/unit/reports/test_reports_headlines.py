@@ -165,6 +165,7 @@ def test_the_two_values_of_an_engine_against_itself_are_of_no_other_side() -> No
 
 
 @pytest.mark.parametrize("format", ["text", "md", "html"])
+@pytest.mark.slow
 def test_checks_that_were_tested_in_part_are_counted_behind_the_reason_or_below_it(format: str) -> None:
     verdict = dataclasses.replace(reserved(), findings=[], coverage={IN_PART: 3}, evidence=["within the floor"])
     for reason, mark in (("9 of 9 tokens equal", "9 of 9 tokens equal; "), (" ".join(["word"] * 15), "")):

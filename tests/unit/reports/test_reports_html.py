@@ -170,6 +170,7 @@ def test_memory_is_told_for_each_role_and_phase_of_both_runs():
     assert arrange.memory([RunSummary("baseline", "a", "")]) == ([], [])
 
 
+@pytest.mark.slow
 def test_memory_stands_in_the_page_where_it_was_recorded(pages):
     assert "Memory by role and phase" in pages["stale_tensor"] and "Memory by" not in pages["nothing"]
     assert pages["stale_tensor"].count("actor_train") >= 1

@@ -114,6 +114,7 @@ def test_equal_tokens_are_not_called_other_tokens(tmp_path: Path) -> None:
     assert first_places(tmp_path, {"tolerance": 0.3, "tolerance between engines": 1e-4})[0] == [1, 0]
 
 
+@pytest.mark.slow
 def test_the_policy_admits_exactly_the_one_script_and_nothing_is_fetched(pair: Path) -> None:
     page = render(of(pair), "html")
     (script,) = re.findall(r"<script>(.*?)</script>", page, re.S)

@@ -65,6 +65,7 @@ def test_several_packed_parts_are_one_text_and_a_cut_end_is_told(tmp_path: Path,
 
 
 @pytest.mark.parametrize("suffix", PACKERS)
+@pytest.mark.slow
 def test_a_packed_bomb_is_bounded(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "FILE_BYTES", 1 << 20)
     file = tmp_path / "bomb"

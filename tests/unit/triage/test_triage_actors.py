@@ -288,6 +288,7 @@ def test_the_rule_names_a_hang_where_nobody_may_act(name: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "actor"), [(name, actor) for name in HANGS for actor in ACTORS if (name, actor) not in CANNOT]
 )
+@pytest.mark.slow
 def test_no_rule_names_a_hang_where_somebody_may_act(name: str, actor: str, tmp_path: Path) -> None:
     ruling = rule(name)(ACTORS[actor](HANGS[name](tmp_path), tmp_path).case())
     assert ruling is None or ruling.verdict != "HUNG", ruling  # type: ignore[attr-defined]

@@ -96,6 +96,7 @@ def example(path: Path) -> Evidence:
     return evidence
 
 
+@pytest.mark.slow
 def test_a_zip_is_the_same_evidence_elsewhere(tmp_path: Path) -> None:
     evidence = example(tmp_path / "evidence")
     packed = directory.pack(tmp_path / "evidence")
@@ -126,6 +127,7 @@ def test_a_path_that_leaves_the_zip_is_refused(tmp_path: Path, name: str) -> Non
     assert not list(tmp_path.rglob("out"))
 
 
+@pytest.mark.slow
 def test_a_link_in_a_zip_is_refused(tmp_path: Path) -> None:
     link = zipfile.ZipInfo("recorder/host-7.json")
     link.external_attr = (stat.S_IFLNK | 0o777) << 16

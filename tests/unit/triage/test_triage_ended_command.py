@@ -43,6 +43,7 @@ def ended(folder: Path, code: int | None, host: str = "node1", *, stall_s: float
 
 
 @pytest.mark.parametrize(("code", "expected"), [(0, "HEALTHY"), (3, "INSUFFICIENT"), (None, "INSUFFICIENT")])
+@pytest.mark.slow
 def test_a_command_that_left_no_record_ended_as_its_watch_saw(tmp_path: Path, code: int | None, expected: str) -> None:
     verdict = triage([str(ended(tmp_path / "watch", code))])
     assert verdict.verdict == expected
@@ -50,6 +51,7 @@ def test_a_command_that_left_no_record_ended_as_its_watch_saw(tmp_path: Path, co
 
 
 @pytest.mark.parametrize(("code", "expected"), [(0, "SLOW"), (3, "INSUFFICIENT"), (None, "INSUFFICIENT")])
+@pytest.mark.slow
 def test_a_standstill_before_a_good_end_was_no_hang(tmp_path: Path, code: int | None, expected: str) -> None:
     watch = ended(tmp_path / "watch", code, stall_s=12.0)
     zipped = tmp_path / "job.zip"
@@ -69,6 +71,7 @@ def test_a_job_of_several_nodes_ended_well_where_each_command_did(
 
 
 @pytest.mark.parametrize("beat", [b"", b"[", b"{}", b'{"exit_code": "0"}', b'{"exit_code": 1e9}', b"[" * 4000])
+@pytest.mark.slow
 def test_a_damaged_beat_of_the_watch_says_nothing_of_the_end(tmp_path: Path, beat: bytes) -> None:
     watch = ended(tmp_path / "watch", 0)
     (watch / "watchdog.json").write_bytes(beat)
@@ -77,6 +80,7 @@ def test_a_damaged_beat_of_the_watch_says_nothing_of_the_end(tmp_path: Path, bea
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("stall_s", [0.0, 12.0])
+@pytest.mark.slow
 def test_who_ended_a_command_is_told(tmp_path: Path, signum: int, stall_s: float) -> None:
     verdict = triage([str(ended(tmp_path / "watch", 128 + signum, stall_s=stall_s, signum=signum))])
     assert verdict.verdict == "INSUFFICIENT"

@@ -366,6 +366,7 @@ def test_a_pipe_that_alone_is_polled_at_each_look(looks: list[tuple[str, ...]], 
     assert conduct._polled_pipe(draft) == ""
 
 
+@pytest.mark.slow
 def test_a_process_that_names_a_file_or_writes_beside_it_may_make_it(tmp_path: Path) -> None:
     target = tmp_path / "score.json"
     naming = subprocess.Popen(["sh", "-c", f"sleep 60; echo 1 > {target}"])

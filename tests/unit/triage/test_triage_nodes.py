@@ -434,6 +434,7 @@ def wedged(job: Callable[..., Cluster], links: Sequence[tuple[str, str]], throug
 
 
 @pytest.mark.parametrize("cut", "abcd")
+@pytest.mark.slow
 def test_the_host_that_is_cut_off_is_named_and_no_rank(job: Callable[..., Cluster], cut: str) -> None:
     verdict = wedged(job, [link for link in RING if cut in link])
     assert (verdict.verdict, hang(verdict)) == ("HUNG", "K12") and not culprits(verdict)
@@ -494,6 +495,7 @@ def test_a_rank_beside_may_be_through_where_the_cut_shows(job: Callable[..., Clu
         ([], "the network between 4 hosts or a device, not a rank"),
     ],
 )
+@pytest.mark.slow
 def test_where_no_host_is_alone_cut_off_none_is_named(
     job: Callable[..., Cluster], links: Sequence[tuple[str, str]], named: str
 ) -> None:

@@ -211,6 +211,7 @@ def test_triage_tells_watches_of_a_hang_only(
     assert "hostb" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_whoever_holds_no_token_cannot_guess_it() -> None:
     tried = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=200)
     with serving() as url:
@@ -277,6 +278,7 @@ def test_a_watch_without_evidence_says_so(tmp_path: Path) -> None:
         assert "no evidence to give" in why_not(tmp_path / "out", url)
 
 
+@pytest.mark.slow
 def test_half_sent_requests_without_a_token_lock_nobody_out(tmp_path: Path) -> None:
     with serving() as url, ExitStack() as stack:
         where = urlsplit(url).hostname, urlsplit(url).port

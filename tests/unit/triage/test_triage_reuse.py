@@ -97,6 +97,7 @@ def test_a_recorder_says_when_its_process_began(tmp_path: Path) -> None:
         assert json.loads(recorder.path.read_text().splitlines()[0])["start_ticks"] == started() > 0
 
 
+@pytest.mark.slow
 def test_a_pid_that_is_given_away_between_two_looks_is_gone(
     tmp_path: Path, bystander: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

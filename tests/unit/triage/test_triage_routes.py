@@ -151,6 +151,7 @@ NO_TABLE = ('    routes = {"/draw": draw, "/freeze": freeze, "/load": load, "/th
 @pytest.mark.parametrize(
     "changes", [CLASS, AWAKE_AT_FIRST, TABLE, CONDITION, (*DECORATED, NO_TABLE), (("timeout=3600", "data=b''"),)]
 )
+@pytest.mark.slow
 def test_it_is_named_whatever_its_structure(tmp_path: Path, changes: tuple[tuple[str, str], ...]) -> None:
     processes = job(tmp_path / "engine.py", *changes, served="serve(")
     assert [culprit.pid for culprit in judged(processes).triage.culprits] == [30]  # type: ignore[union-attr]
@@ -210,6 +211,7 @@ HEALTHY = {
 
 
 @pytest.mark.parametrize("changes", HEALTHY.values(), ids=HEALTHY)
+@pytest.mark.slow
 def test_nobody_is_named_where_something_else_may_let_it_go_on(
     tmp_path: Path, changes: tuple[tuple[str, str], ...]
 ) -> None:

@@ -118,6 +118,7 @@ def test_sends_and_receives_count_in_another_series(tmp_path: Path) -> None:
     assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", [])
 
 
+@pytest.mark.slow
 def test_lines_of_another_job_beside_recorder_dumps_are_said_to_be_unused(tmp_path: Path) -> None:
     list(write(simulate(2, 8), tmp_path))
     (tmp_path / "job.log").write_text("\n".join([*waits(1), *waits(2), SIGNAL.format(0, 7309, 7309)]))
@@ -168,6 +169,7 @@ def test_of_several_incidents_the_last_one_counts_where_times_tell_them_apart(
     assert any("incidents" in line for line in verdict.missing)
 
 
+@pytest.mark.slow
 def test_dumps_beside_a_log_of_several_incidents_are_of_the_last(tmp_path: Path) -> None:
     list(write(simulate(2, 8), tmp_path))
     before = earlier(*waits(0, 44, done=43), *waits(1, 44, done=43))

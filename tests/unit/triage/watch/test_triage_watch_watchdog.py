@@ -154,6 +154,7 @@ def test_nothing_is_told_of_a_job_that_ended_as_meant_while_it_was_looked_at(tmp
     assert job.looks and job.lines == [] and not [*(tmp_path / "evidence").iterdir()]
 
 
+@pytest.mark.slow
 def test_slow_is_said_and_looked_at_ever_less_often(tmp_path: Path) -> None:
     job = Job(tmp_path, "SLOW")
     assert job.run(200) == []
