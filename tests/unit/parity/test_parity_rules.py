@@ -481,6 +481,18 @@ def test_an_id_that_the_tokenizer_does_not_know(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_an_unknown_id_that_the_learner_draws_as_well_is_no_fault_of_the_engine_that_drew_it(tmp_path: Path) -> None:
+    """A model whose vocabulary is padded draws such ids now and then. The other engine is the one that did not."""
+    baseline, candidate = plain()
+    for row in (2, 7):
+        flip(baseline.frame("rollout", 2), row, 0, VOCABULARY + 3)
+        for recording in (baseline, candidate):
+            tokens = recording.frame("experience", 2).arrays["tokens"]
+            tokens.values[int(tokens.offsets[row])] = VOCABULARY + 3
+    assert "VOCAB" not in causes(put(tmp_path, baseline, candidate))
+
+
+@pytest.mark.slow
 def test_the_last_id_that_the_tokenizer_knows_is_none(tmp_path: Path) -> None:
     baseline, candidate = plain()
     flip(candidate.frame("rollout", 2), 2, 0, VOCABULARY - 1)

@@ -16,12 +16,15 @@ from reports.model import Cause
 
 
 def vocabulary(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """Find drawn ids that the tokenizer does not have: padding of the vocabulary."""
-    size, flips = tokenizer(e).size or 0, e.flips.table
+    """Find drawn ids that the tokenizer does not have: padding of the vocabulary.
+
+    Where the learner draws such an id too, the engine that drew it is not the one that is wrong.
+    """
+    size, flips, margin = tokenizer(e).size or 0, e.flips.table, e.flips.margin
     if not size > 0 or not len(flips):
         return
-    for column, side in ((3, e.baseline), (4, e.candidate)):
-        rows = flips[flips[:, column] >= size]
+    for column, side, learner_agrees in ((3, e.baseline, margin > 0), (4, e.candidate, margin < 0)):
+        rows = flips[(flips[:, column] >= size) & ~learner_agrees]
         if not len(rows):
             continue
         affected = np.unique(rows[:, :2], axis=0)
