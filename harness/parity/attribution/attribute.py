@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from harness.errors import HarnessError
 from harness.parity.attribution import live, reference
-from harness.parity.attribution.case import choose, unexplained
+from harness.parity.attribution.case import HEALTHY_IF_RARE, choose, narrowed, unexplained
 from harness.parity.attribution.merge import merged
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.causes.family import Seen
@@ -74,8 +74,17 @@ def _search(judged: Judged, bench: Bench, attribution: Attribution, started: flo
     unnamed = any(UNEXPLAINED.has(cause.key) for cause in judged.verdict.causes)
     if unnamed:
         attribution.learned = replace(attribution.learned, aloud=read_aloud(e, explained, bench.texts))
-    symptoms = _compared(e, bench, sides, len(samples), attribution)
-    if unnamed and not any(first.total > LEAST for first in attribution.first.values()):
+    symptoms = _compared(e, bench, sides, attribution)
+    if unnamed and _shows_little(attribution):
+        wide = choose(explained, judged.kinds, most_healthy=HEALTHY_IF_RARE)
+        bench.open(wide, _allowed(e, len(wide)))
+        symptoms = _compared(e, bench, sides, attribution)
+        if not _shows_little(attribution):
+            samples = narrowed(wide, {number for side in sides for number in symptoms[side].by_sample})
+        bench.open(samples, _allowed(e, len(samples)))
+        symptoms = _compared(e, bench, sides, attribution)
+    _note_cut_sequences(attribution, len(samples))
+    if unnamed and _shows_little(attribution):
         symptoms |= _resent(e, bench, sides, attribution)
     for side in [side_name for side_name in sides if attribution.first[side_name].total]:
         s = Situation(
@@ -99,20 +108,27 @@ def _allowed(e: Evidence, samples: int) -> Tolerance:
     return replace(allowed, few=most_flips, far=tolerance.far_margin, turned=tolerance.turned)
 
 
-def _compared(
-    e: Evidence, bench: Bench, sides: list[str], samples: int, attribution: Attribution
-) -> dict[str, Symptoms]:
+def _compared(e: Evidence, bench: Bench, sides: list[str], attribution: Attribution) -> dict[str, Symptoms]:
     """Compare each side with the unchanged reference, and note its first symptoms without what rounding explains."""
     symptoms: dict[str, Symptoms] = {}
     for side in sides:
         symptoms[side] = bench.read(side, again=True)
-        first = attribution.first[side] = settled(symptoms[side], e.tolerance)
+        attribution.first[side] = settled(symptoms[side], e.tolerance)
+    return symptoms
+
+
+def _shows_little(attribution: Attribution) -> bool:
+    """Whether no side differs in more places than may vanish by chance."""
+    return all(first.total <= LEAST for first in attribution.first.values())
+
+
+def _note_cut_sequences(attribution: Attribution, samples: int) -> None:
+    for side, first in attribution.first.items():
         if first.cut:
             attribution.notes.append(
                 f"the {side}'s engine scores no more than {counted(first.longest, 'token')} of a sequence: "
                 f"{first.cut} of the case's {counted(samples, 'sequence')} were scored up to there"
             )
-    return symptoms
 
 
 def _resent(e: Evidence, bench: Bench, sides: list[str], attribution: Attribution) -> dict[str, Symptoms]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from harness.parity.explain import remaining
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
@@ -16,10 +18,11 @@ EARLIEST = 8  # of those: the earliest
 LATEST = 4  # of those: the latest
 EACH = 4  # of those: samples with the same kinds of divergence; one more than may vanish by chance (`situation.LEAST`)
 HEALTHY = 4  # samples without any difference, which show what an intervention breaks
+HEALTHY_IF_RARE = 100  # of those in a case in which samples that differ are looked for
 OPEN = 4  # of the differing ones: samples of the last step that no recording explains
 
 
-def choose(so_far: Explained, kinds: list[DivergenceKey]) -> list[CaseSample]:
+def choose(so_far: Explained, kinds: list[DivergenceKey], *, most_healthy: int = HEALTHY) -> list[CaseSample]:
     """Return differing samples of these kinds, and healthy ones of the same steps; [] where none can be drawn.
 
     A difference without samples (a sync, a floor) is looked for in the last step.
@@ -31,7 +34,7 @@ def choose(so_far: Explained, kinds: list[DivergenceKey]) -> list[CaseSample]:
     prompts = {step: _prompts(e, step) for step in sorted({step for step, _ in offending})}
     drawn = [(step, sample) for step, step_prompts in prompts.items() for sample in sorted(step_prompts)]
     by_suspect = [item for item in drawn if of_engine is None or item in of_engine]
-    healthy = [item for item in by_suspect if item not in kinds_by_sample][:HEALTHY]
+    healthy = [item for item in by_suspect if item not in kinds_by_sample][:most_healthy]
     case = []
     for step, sample in sorted([*offending, *healthy]):
         ids = prompts[step].get(sample)
@@ -40,6 +43,16 @@ def choose(so_far: Explained, kinds: list[DivergenceKey]) -> list[CaseSample]:
         leader = min(sibling for sibling, sibling_ids in prompts[step].items() if sibling_ids == ids)
         case.append(CaseSample(sample, ids, offends=(step, sample) in kinds_by_sample, leader=leader))
     return case
+
+
+def narrowed(case: list[CaseSample], differing: set[int]) -> list[CaseSample]:
+    """Return the samples of a case that differ on the bench, and some of the others: a case as small as the first.
+
+    A fault that turns one token in a hundred shows in other samples when they are drawn again at the last weights.
+    """
+    offending = [replace(sample, offends=True) for sample in case if sample.number in differing][:OFFENDING]
+    others = [sample for sample in case if sample.number not in differing and not sample.offends][:HEALTHY]
+    return sorted([*offending, *others], key=lambda sample: sample.number)
 
 
 def _kinds_by_sample(
