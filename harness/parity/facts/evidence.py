@@ -45,6 +45,7 @@ class SideCounts(Tally):
 
     samples: int = 0  # samples
     tokens: int = 0
+    unknown_ids: int = 0  # of them, ids that the tokenizer does not have
     seen_samples: int = 0  # samples whose engine reported the prompt that it saw
     cached_tokens: int = 0
     trained_tokens: int = 0

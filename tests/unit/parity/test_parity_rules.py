@@ -493,6 +493,16 @@ def test_an_unknown_id_that_the_learner_draws_as_well_is_no_fault_of_the_engine_
 
 
 @pytest.mark.slow
+def test_unknown_ids_that_both_engines_draw_are_the_models_own(tmp_path: Path) -> None:
+    """Of a model with spare rows, as of another seed: each engine draws some, at places of its own."""
+    baseline, candidate = plain()
+    for recording, rows in ((baseline, (1, 5, 6)), (candidate, (2, 7))):
+        for row in rows:
+            flip(recording.frame("rollout", 2), row, 0, VOCABULARY + 3)
+    assert "VOCAB" not in causes(put(tmp_path, baseline, candidate))
+
+
+@pytest.mark.slow
 def test_the_last_id_that_the_tokenizer_knows_is_none(tmp_path: Path) -> None:
     baseline, candidate = plain()
     flip(candidate.frame("rollout", 2), 2, 0, VOCABULARY - 1)

@@ -16,7 +16,7 @@ from harness.parity.facts.evidence_builder import EvidenceBuilder, SideBuilder, 
 from harness.parity.subjects.log_probabilities import observed_drifts, observed_rereading, observed_separations
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
 from harness.parity.subjects.log_probabilities.observed_properties import StepTokens
-from harness.parity.subjects.log_probabilities.observed_rereading import tokenizer
+from harness.parity.subjects.log_probabilities.observed_rereading import tokenizer, vocabulary
 from harness.parity.subjects.precision.observed_floor import asked_again
 from harness.parity.subjects.precision.observed_rounding import both, misrounded
 from harness.parity.subjects.prompts import observed as prompts_observed
@@ -40,6 +40,7 @@ def rollout_of_side(e: EvidenceBuilder, side: SideBuilder, rollout: Table, exper
     side.counts += SideCounts(
         samples=len(rollout.sample),
         tokens=len(output.values),
+        unknown_ids=int(np.count_nonzero(output.values >= vocabulary(e))),
         cached_tokens=int(cached.sum()) if cached is not None else 0,
     )
     prompts_observed.note(e, side, rollout)
