@@ -75,7 +75,8 @@ def _search(judged: Judged, bench: Bench, attribution: Attribution, started: flo
     if unnamed:
         attribution.learned = replace(attribution.learned, aloud=read_aloud(e, explained, bench.texts))
     symptoms = _compared(e, bench, sides, attribution)
-    if unnamed and _shows_little(attribution):
+    # A sampler that turns a token now and then turns others at the last weights.
+    if unnamed and _shows_little(attribution) and len(explained.left(Kind.FLIP.of())):
         wide = choose(explained, judged.kinds, most_healthy=HEALTHY_IF_RARE)
         bench.open(wide, _allowed(e, len(wide)))
         symptoms = _compared(e, bench, sides, attribution)
