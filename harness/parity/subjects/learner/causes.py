@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.family import CauseFamily, of_each_side
 from harness.parity.causes.proof import recorded
 from harness.parity.facts.divergence import DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
@@ -84,13 +84,13 @@ def _follows(e: Evidence, items: np.ndarray, affected: np.ndarray, own_columns: 
     return follows
 
 
-def ranks(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def ranks(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find faults that a learner's ranks recorded. They explain everything that is made of their work from then on."""
-    for side in e.sides:
-        for what in What:
-            faults = [fault for fault in side.rank_faults if fault.what is what]
-            if faults:
-                yield _explained(e, side, what, faults)
+    for what in What:
+        faults = [fault for fault in side.rank_faults if fault.what is what]
+        if faults:
+            yield _explained(e, side, what, faults)
 
 
 def _explained(e: Evidence, side: Side, what: What, faults: list[RankFault]) -> Explanation:
@@ -179,35 +179,33 @@ def _wrong_returns(e: Evidence, reading: Reading | None, sides: list[Side]) -> E
     return scored_wrongly(e, cause, kinds, affected, own=_RETURNS)
 
 
-def applied_losses(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def applied_losses(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find losses that a learner's own experience does not give: they are divided by something else."""
     nothing = np.empty((0, 2), np.int64)
 
     def before_they_part(items: np.ndarray) -> np.ndarray:
         return ~_follows(e, items, nothing, ())
 
-    for side in e.sides:
-        key, losses = Kind.APPLIED_LOSS.of(side.name), side.applied_losses
-        if not len(so_far.left(key)):
-            continue
-        place, roles = e.first[key].place, " and the ".join(losses.roles)
-        text, proofs = f"the {side.name}'s {roles} applies another loss than its experience gives", list[Proof]()
-        if losses.divisor is not None:
-            text = f"the {side.name}'s loss of the {roles} depends on the {losses.divisor.removesuffix(' in the loss')}"
-            proofs = [Proof(f"divide again: {losses.divisor}", losses.wrong, 0, "losses")]
-        details = {"side": side.name, "roles": list(losses.roles), "steps": list(losses.steps)}
-        cause = Cause.of(
-            TRAINER.key(losses.divisor or ANY_LOSS),
-            "trainer",
-            f"{text} {when(e, losses.steps)}",
-            place.context,
-            details,
-            proofs,
-        )
-        kinds = (key, Kind.EXPERIENCE.of(), Kind.LEARNER.of())
-        yield Explanation(
-            cause, kinds, from_step(losses.steps[0]), not_explained={Kind.EXPERIENCE.of(): before_they_part}
-        )
+    key, losses = Kind.APPLIED_LOSS.of(side.name), side.applied_losses
+    if not len(so_far.left(key)):
+        return
+    place, roles = e.first[key].place, " and the ".join(losses.roles)
+    text, proofs = f"the {side.name}'s {roles} applies another loss than its experience gives", list[Proof]()
+    if losses.divisor is not None:
+        text = f"the {side.name}'s loss of the {roles} depends on the {losses.divisor.removesuffix(' in the loss')}"
+        proofs = [Proof(f"divide again: {losses.divisor}", losses.wrong, 0, "losses")]
+    details = {"side": side.name, "roles": list(losses.roles), "steps": list(losses.steps)}
+    cause = Cause.of(
+        TRAINER.key(losses.divisor or ANY_LOSS),
+        "trainer",
+        f"{text} {when(e, losses.steps)}",
+        place.context,
+        details,
+        proofs,
+    )
+    kinds = (key, Kind.EXPERIENCE.of(), Kind.LEARNER.of())
+    yield Explanation(cause, kinds, from_step(losses.steps[0]), not_explained={Kind.EXPERIENCE.of(): before_they_part})
 
 
 def one_rank(e: Evidence, so_far: Explained) -> Iterator[Explanation]:

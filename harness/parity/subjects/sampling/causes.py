@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.parity.causes.family import CauseFamily, Rival, Seen
+from harness.parity.causes.family import CauseFamily, Rival, Seen, of_each_side
 from harness.parity.causes.proof import either, live
 from harness.parity.facts.divergence import NATIVE, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
@@ -113,31 +113,31 @@ def most_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     )
 
 
-def data_type(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def data_type(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find an engine that computes in another data type than was asked for, and is further from its learner than the
     tolerance.
 
     One run has no second engine to show that nothing else is wrong. There the distance must be one that rounding in the
     coarser of the two types makes.
     """
-    for side in e.sides:
-        dtype, resolved = _types(side, e.mode)
-        moved = side.to_learner.largest[0] if side.to_learner.tokens else float("nan")
-        if not dtype or not resolved or dtype == resolved or not moved > e.tolerance.value:
-            continue
-        caps = [CAPS[name] for name in (dtype, resolved) if name in CAPS]
-        if e.alone and not (caps and moved <= EXTREME_HALF * max(caps)):
-            continue
-        yield Explanation(
-            Cause.of(
-                CONFIG.key("dtype"),
-                side.name,
-                f"the {side.name}'s engine computes in {resolved} where {dtype} was asked",
-                f"the live engine reports {resolved}; it is up to {figure(moved)} nats from its learner in {dtype}",
-                {"side": side.name, "asked": dtype, "resolved": resolved},
-            ),
-            keys(_OF_DATA_TYPE, side.name),
-        )
+    dtype, resolved = _types(side, e.mode)
+    moved = side.to_learner.largest[0] if side.to_learner.tokens else float("nan")
+    if not dtype or not resolved or dtype == resolved or not moved > e.tolerance.value:
+        return
+    caps = [CAPS[name] for name in (dtype, resolved) if name in CAPS]
+    if e.alone and not (caps and moved <= EXTREME_HALF * max(caps)):
+        return
+    yield Explanation(
+        Cause.of(
+            CONFIG.key("dtype"),
+            side.name,
+            f"the {side.name}'s engine computes in {resolved} where {dtype} was asked",
+            f"the live engine reports {resolved}; it is up to {figure(moved)} nats from its learner in {dtype}",
+            {"side": side.name, "asked": dtype, "resolved": resolved},
+        ),
+        keys(_OF_DATA_TYPE, side.name),
+    )
 
 
 def _types(side: Side, mode: str) -> tuple[str, str]:
