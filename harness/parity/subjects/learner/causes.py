@@ -162,7 +162,6 @@ def _wrong_returns(e: Evidence, reading: Reading | None, sides: list[Side]) -> E
     count = sum(len(side.returns.items) for side in sides)
     affected = np.unique(np.concatenate([side.returns.items for side in sides]), axis=0)
     kinds = tuple(Kind.RETURNS.of(side.name) for side in sides)
-    place = e.earliest(*kinds)
     complete = [separation for side in sides for separation in side.returns.separations if separation.complete]
     where = complete[0].in_words() if complete else ""
     proofs = []
@@ -172,7 +171,7 @@ def _wrong_returns(e: Evidence, reading: Reading | None, sides: list[Side]) -> E
         TRAINER.key(reading or ANY_RETURNS),
         "trainer",
         f"{whose} returns {_LACK[reading]} {when(e, affected[:, 0])}",
-        "; ".join(filter(None, [counted(count, "sample"), where, place.context if place is not None else ""])),
+        "; ".join(filter(None, [counted(count, "sample"), where, e.begin(*kinds).context])),
         {"sides": [side.name for side in sides], "samples": count, "steps": np.unique(affected[:, 0]).tolist()},
         proofs,
     )
