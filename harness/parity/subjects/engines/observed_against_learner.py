@@ -101,7 +101,7 @@ def _not_finite(e: EvidenceBuilder, side: SideBuilder, rollout: Table) -> None:
     bad = np.flatnonzero(~np.isfinite(logprob.values))
     if not len(bad):
         return
-    rows = np.searchsorted(logprob.offsets, bad, side="right") - 1
+    rows = logprob.row_of(bad)
     row = int(rows[0])
     position = int(bad[0] - logprob.offsets[row])
     e.note_divergence(
@@ -169,9 +169,7 @@ def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, outp
         prompt = rollout.rows("prompt")
         lengths = prompt.lengths[match.a] if prompt is not None else None
         observed_rereading.reread(e, kind, aligned, pairs.exchanged(), prompt=lengths, rounded=off > 0)
-        recorded = tokenizer(e)
-        specials = (*recorded.end_ids, *filter(None, [recorded.begin_id]))
-        step = StepTokens(aligned, p, q, cached, specials)
+        step = StepTokens(aligned, p, q, cached, tokenizer(e).specials)
         differs = np.zeros(grid.size, bool)
         differs[weighed.beyond] = True
         observed_separations.count(e.separations.setdefault(kind, {}), step, differs, tokens_equal)

@@ -263,10 +263,8 @@ def _joined_order(values: list[np.ndarray], digests: list[str]) -> tuple[int, ..
 
 def _of_actor(role: str, table: Table) -> bool:
     """Whether the reference's log-probabilities in the experience are the actor's."""
-    actor, reference = table.rows("actor_logprob"), table.rows("reference_logprob")
-    if role != "reference" or actor is None or reference is None:
-        return False
-    return np.array_equal(actor.values, reference.values)
+    recorded = table.together("actor_logprob", "reference_logprob")
+    return role == "reference" and recorded is not None and np.array_equal(recorded[0].values, recorded[1].values)
 
 
 def _other_numbers(
@@ -307,20 +305,18 @@ def _orders(ranks: int) -> Iterator[tuple[int, ...]]:
 
 def normalised(step: int, shares: Mapping[int, Share], table: Table) -> Iterator[RankFault]:
     """Find advantages that were normalised over each rank's samples: returns minus values, normalised anew, show it."""
-    advantages, returns, values = (table.rows(name) for name in ("advantage", "return", "value"))
-    place = table.row_by_sample
+    recorded, place = table.together("advantage", "return", "value"), table.row_by_sample
     parts = [[place[sample] for sample in share.samples if sample in place]
              for share in shares.values() if share.samples]  # fmt: skip
-    if advantages is None or returns is None or values is None or len(parts) < 2:
+    if recorded is None or len(parts) < 2:
         return
+    advantages, returns, values = recorded
     plain = returns.values.astype(np.float64) - values.values.astype(np.float64)
     if len(plain) != len(advantages.values) or not np.isfinite(plain).all():
         return
     all_indices = np.arange(len(plain))
-    by_rank = [
-        np.concatenate([all_indices[advantages.offsets[row] : advantages.offsets[row + 1]] for row in rows])
-        for rows in parts
-    ]
+    index_rows = Rows(all_indices, advantages.offsets)
+    by_rank = [index_rows.joined_at(np.array(rows, np.int64)) for rows in parts]
     if _apart(advantages.values, plain, [all_indices]) > SAME >= _apart(advantages.values, plain, by_rank):
         text = f"the advantages of step {step} are normalised over each rank's samples, not over those of all ranks"
         yield RankFault(What.ADVANTAGES, "actor", (), (step,), text)
