@@ -96,18 +96,14 @@ def ranks(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
 def _explained(e: Evidence, side: Side, what: What, faults: list[RankFault]) -> Explanation:
     steps = sorted({step for fault in faults for step in fault.steps})
     blamed, evidence = {rank for fault in faults for rank in fault.ranks}, faults[0].text
+    # The records do not say which rank has other samples or weights than it should. The other run may.
     if not blamed and what in (What.DEALT, What.APART):
         blamed = _unlike_the_other(e, side, faults[0])
-        who = f"rank {' and '.join(map(str, sorted(blamed)))} alone did something else than in the other run"
-        evidence += f"; {who}" if blamed else ""
-    who = f", rank {' and '.join(map(str, sorted(blamed)))} of {side.ranks.world}" if blamed else ""
+        if blamed:
+            evidence += f"; {_numbers(blamed)} alone did something else than in the other run"
+    who = f", {_numbers(blamed)} of {side.ranks.world}" if blamed else ""
     roles = sorted({fault.role for fault in faults})
-    details = {
-        "side": side.name,
-        "ranks": sorted(blamed),
-        "roles": roles,
-        "steps": steps,
-    }
+    details = {"side": side.name, "ranks": sorted(blamed), "roles": roles, "steps": steps}
     summary = f"{_WORDS[what].format(side=side.name, role=' and '.join(roles))}{who} {when(e, steps)}"
     apart = what in (What.GRADIENT, What.UPDATE, What.APART)  # such ranks score with other weights than those sent
     not_explained = {kind: _not_of_others(side) for kind in keys(SCORED, side.name)} if apart else {}
@@ -137,6 +133,10 @@ def _unlike_the_other(e: Evidence, side: Side, fault: RankFault) -> set[int]:
     else:
         unlike = {rank for rank in side_updates if side_updates[rank].digest != other_updates[rank].digest}
     return unlike if len(unlike) < len(side_updates) else set()
+
+
+def _numbers(ranks: set[int]) -> str:
+    return f"rank {' and '.join(map(str, sorted(ranks)))}"
 
 
 def _not_of_others(side: Side) -> Callable[[np.ndarray], np.ndarray]:
