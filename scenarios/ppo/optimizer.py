@@ -66,6 +66,7 @@ class Optimizer:
             torch.zeros_like(master) if p.grad is None else p.grad.float() / self._scale
             for p, master in zip(self._parameters, self._masters, strict=True)
         ]
+        # The log only records: its time is not the job's.
         if self.log is not None:
             with own_time():
                 self.log.before(grads)
