@@ -36,6 +36,13 @@ class Rows:
         rows: np.ndarray = np.searchsorted(self.offsets, flat, side="right") - 1
         return rows
 
+    def last(self, absent: int) -> np.ndarray:
+        """Return the last value of each row; `absent` for an empty row."""
+        is_filled = self.lengths > 0
+        values = np.full(len(self), absent, np.int64)
+        values[is_filled] = self.values[self.offsets[1:][is_filled] - 1]
+        return values
+
     def joined_at(self, rows: np.ndarray) -> np.ndarray:
         """The values of these rows, concatenated. Copies only if rows are left out or reordered."""
         if np.array_equal(rows, np.arange(len(self))):

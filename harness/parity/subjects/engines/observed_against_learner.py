@@ -50,6 +50,7 @@ def rollout_of_side(e: EvidenceBuilder, side: SideBuilder, rollout: Table, exper
     if experience is None:
         side.no_experience.append(rollout.step)
         return
+    # Numbers of other weights differ by an update. That is noted instead of every number.
     trained_version = experience.header.weight_version
     if None not in (version, trained_version) and version != trained_version:
         e.note_divergence(

@@ -110,11 +110,8 @@ def _endings(side: Side) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         output = table.rows("output")
         if output is None or table.finish is None:
             continue
-        has_output = output.lengths > 0
-        ends = np.full(len(has_output), -1, np.int64)
-        ends[has_output] = output.values[output.offsets[1:][has_output] - 1]
         lengths.append(output.lengths)
-        last.append(ends)
+        last.append(output.last(absent=-1))
         finish.append(np.asarray(table.finish, object))
     return np.concatenate(lengths), np.concatenate(last), np.concatenate(finish)
 
@@ -126,6 +123,7 @@ def samplers(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation
     kind = Kind.NATIVE_SAMPLER.of(side.name)
     if result is None or not len(so_far.left(kind)):
         return
+    # A fit is how the change was found, so it is no proof of the change.
     for fit in result.sampler[side.name]["fits"]:
         change, value, outside = fit.change, fit.value, fit.tokens_outside
         requested = side.recording.records.settings.sampling.get(change)

@@ -178,6 +178,7 @@ def past_cache(s: Situation) -> None:
     s.symptoms = done.after
     if not good:
         return
+    # The cache is at fault. Whether a flush would have helped is asked for the report only.
     s.bench.past_cache(s.side, False)
     flushed = undo(s, lambda: s.bench.flush(s.side))
     kept = not improves(before, flushed.after)

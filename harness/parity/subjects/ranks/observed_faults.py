@@ -198,22 +198,25 @@ def applied(role: str, step: int, group: Group, before: Group) -> Iterator[RankF
     A rank whose weights did not move in an update did not apply it. Otherwise nothing here says which rank is right.
     """
     weights_by_rank = {rank: updates.weights for rank, updates in group.items()}
-    were_equal = _are_equal(updates.weights[-1:] for updates in before.values())
-    if not were_equal or len(set(map(len, weights_by_rank.values()))) > 1:
+    # Only ranks that ended the step before with equal weights can part in this one.
+    if not _are_equal(updates.weights[-1:] for updates in before.values()):
+        return
+    if len(set(map(len, weights_by_rank.values()))) > 1:
         return
     after = _first_unequal(weights_by_rank)
-    if after is None and len({updates.digest for updates in group.values()}) < 2:
-        return
-    still: tuple[int, ...] = ()
-    if after:  # compare with the update before
-        still = tuple(rank for rank, digests in weights_by_rank.items() if digests[after] == digests[after - 1])
-    if after is None:  # equal after every recorded update, but not at the end of the step
+    unmoved: tuple[int, ...] = ()
+    if after is None:
+        if len({updates.digest for updates in group.values()}) < 2:
+            return
+        # Equal after every recorded update, but not at the end of the step, by the digests of all weights.
         after = len(next(iter(weights_by_rank.values()))) - 1
+    elif after:
+        unmoved = tuple(rank for rank, sums in weights_by_rank.items() if sums[after] == sums[after - 1])
     place = f"after update {after - 1} of step {step}" if after else f"before the first update of step {step}"
     text = f"{place} the {role}'s ranks hold other weights"
-    if still and len(still) < len(group):
-        text += f": the update did not move those of {_named(still)}"
-        yield RankFault(What.UPDATE, role, still, (step,), text)
+    if unmoved and len(unmoved) < len(group):
+        text += f": the update did not move those of {_named(unmoved)}"
+        yield RankFault(What.UPDATE, role, unmoved, (step,), text)
     elif not any(summed(role, step, group)):  # else the sum is the reason
         yield RankFault(What.APART, role, (), (step,), text)
 

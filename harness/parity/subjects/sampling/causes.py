@@ -83,6 +83,7 @@ def most_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     limits = sides_given(e).get("max_tokens")
     if limits is None:
         return
+    # Samples of the side with the lower limit end there; the other side goes on.
     short = 0 if number(limits[0]) < number(limits[1]) else 1
     limit = number(limits[short])
     at_limit = [
@@ -92,6 +93,7 @@ def most_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     if not samples_at_limit:
         return
     side = e.sides[short].name
+    # The side whose mapping changed the limit is at fault, whether its limit is the lower one or not.
     altered = [name for name in SIDES if "max_tokens" in _altered(e, name)]
     party = altered[0] if len(altered) == 1 else side
     yield Explanation(
@@ -196,11 +198,8 @@ def min_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         if not early.any():
             continue
         # A sample that also has other flips has another fault as well, and is left out.
-        all_flips, early_keys = np.unique(keys_of(flips[:, :2]), return_counts=True), keys_of(flips[early, :2])
-        counts = dict(zip(*(part.tolist() for part in all_flips), strict=True))
-        mine = dict(zip(*(part.tolist() for part in np.unique(early_keys, return_counts=True)), strict=True))
-        alone = np.array([counts[key] == mine[key] for key in early_keys.tolist()])
-        affected = np.unique(flips[early][:, :2][alone], axis=0)
+        early_samples, other_samples = flips[early, :2], keys_of(flips[~early, :2])
+        affected = np.unique(early_samples[~np.isin(keys_of(early_samples), other_samples)], axis=0)
         if not len(affected):
             continue
         before = int(np.isin(keys_of(flips[:, :2]), keys_of(affected)).sum())

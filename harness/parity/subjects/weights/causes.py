@@ -171,6 +171,8 @@ def one_update_behind(e: Evidence, side: Side, so_far: Explained) -> Iterator[Ex
     if kind not in e.first or not len(so_far.left(kind)):
         return
     place, first = e.first[kind].place, int(e.found(kind)[:, 0].min())
+    # Half precision has a mean over all updates, and the learner's own rounding is in it. Float32 has one proof for
+    # each sync, and the proof of the first sync that tells is taken.
     if e.tolerance.half:
         in_use, rounding = e.weights_in_use[side.name], e.tolerance.rounding.mean
         now, then, allowed = in_use.now, in_use.before, ROUGHER * rounding
@@ -182,6 +184,7 @@ def one_update_behind(e: Evidence, side: Side, so_far: Explained) -> Iterator[Ex
         now, then = record.distances[record.behind[0]]
         rounding, allowed = 0.0, e.tolerance.value
         key, summary, evidence = _older(side, record, allowed)
+    # Nearer to the old weights is not enough: an engine with some other weights may be nearer to them, too.
     if not then <= allowed:
         return
     before, after = (max(0.0, distance - rounding) for distance in (now, then))
