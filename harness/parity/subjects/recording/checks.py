@@ -5,6 +5,7 @@ Most of these find differences that are no divergence by themselves. They are fi
 
 from __future__ import annotations
 
+import math
 import re
 from functools import partial
 from typing import Any
@@ -107,9 +108,7 @@ def cache_hit_rate(e: Evidence) -> Outcome:
     """Is a difference on samples with cached tokens only (stale KV), and how much was cached?"""
     conclude = partial(outcome, SUSPICIONS[8], number=8)
     rates = {side.name: hit_rate(side) for side in e.sides}
-    rates_text = ", ".join(
-        f"{side} {'not recorded' if rate != rate else f'{rate:.1%}'}" for side, rate in rates.items()
-    )
+    rates_text = ", ".join(f"{side} {_percent(rate)}" for side, rate in rates.items())
     buckets: dict[str, Any] = {side.name: side.to_learner.by_bucket()["cached"] for side in e.sides}
     findings = []
     if abs(rates["baseline"] - rates["candidate"]) > 0.05:
@@ -125,12 +124,17 @@ def cache_hit_rate(e: Evidence) -> Outcome:
     # A side that cached nothing has no such tokens. A side of which nothing was compared may have some.
     unseen = [side for side, bucket in buckets.items() if not bucket or (side not in cached and rates[side] > 0)]
     if unseen:
-        text = f"no tokens after a cached prompt were compared in the {' and the '.join(unseen)}; "
-        text += f"hit rates {rates_text}"
+        text = (
+            f"no tokens after a cached prompt were compared in the {' and the '.join(unseen)}; hit rates {rates_text}"
+        )
         return conclude("not tested", text, findings=findings, **buckets)
     effects = "; ".join(_cached_effect(side, bucket) for side, bucket in cached.items())
     state, text = _cached_tokens(e, cached, f"{effects}; hit rates {rates_text}")
     return conclude(state, text, findings=findings, **buckets)
+
+
+def _percent(rate: float) -> str:
+    return "not recorded" if math.isnan(rate) else f"{rate:.1%}"
 
 
 def _cached_tokens(e: Evidence, cached: dict[str, Any], text: str) -> tuple[CheckState, str]:
