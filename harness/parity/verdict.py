@@ -125,6 +125,7 @@ def judged_pair(
         except (FormatError, OSError) as error:
             return Judged(_unreadable(path, error, paths))
     pair = dict(zip(SIDES, recordings, strict=False))  # a second run stands behind the pair
+    # A recording equals itself: that would be a pass of nothing.
     if copies(*pair.values()):
         broken = [*integrity(pair), _one_recording(*paths)]
         fix = command_line("audit", str(paths[0])) + "   # judges the one run by itself"
@@ -345,7 +346,11 @@ def _too_little_compared(e: Evidence, untested: list[Check], minimum: Minimum) -
 def _answer(
     e: Evidence, grounds: _Grounds, kinds: list[DivergenceKey], causes: list[Cause], metrics: dict[str, Any]
 ) -> tuple[str, Answer]:
-    """Return the verdict by precedence, and the answer that it begins with."""
+    """Return the verdict by precedence, and the answer that it begins with.
+
+    A difference outweighs confounders: a check that confirmed one compared only what they do not touch. Every doubt
+    outweighs a pass.
+    """
     if grounds.unjudgeable:
         return "INCONCLUSIVE", answers.unjudgeable("INCONCLUSIVE", grounds.unjudgeable[0])
     if grounds.confirmed:

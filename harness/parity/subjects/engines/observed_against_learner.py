@@ -145,6 +145,7 @@ def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, outp
     side.counts += SideCounts(trained_tokens=grid.size)
     if not follows_guide:
         _trained_tokens(e, side, aligned, tokens_equal)
+    # In half precision the learner itself may be off: that is not held against the engine.
     off = _learner_off(e, aligned, tokens_equal)
     _choices(e, side, aligned, tokens_equal, off)
     actor, logprob = experience.per_token("actor_logprob", tokens), rollout.per_token(_scored_as(e, rollout), output)
@@ -167,6 +168,7 @@ def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, outp
         match.sample[np.unique(grid.row[weighed.deciding])],
         _place_against_learner(side, aligned, int(weighed.deciding[0]), (p, q)),
     ):
+        # Read the numbers in other ways, and ask which property the differing tokens share: causes are made of both.
         prompt = rollout.rows("prompt")
         lengths = prompt.lengths[match.a] if prompt is not None else None
         observed_rereading.reread(e, kind, aligned, pairs.exchanged(), prompt=lengths, rounded=off > 0)

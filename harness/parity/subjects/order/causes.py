@@ -64,6 +64,7 @@ def permuted(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     for source in e.response_sources:
         if (source.step, source.sample) in open_samples:
             by_step.setdefault(source.step, []).append(source)
+    # Steps in which nearly every differing response is another sample's of the baseline.
     matched = [
         sources
         for _, sources in sorted(by_step.items())
