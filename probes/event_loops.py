@@ -147,11 +147,13 @@ def _look(loop: Any, before: Mapping[Any, Any]) -> dict[str, Any]:
     """The tasks of a loop, those that differ in name alone as one entry; `before` has what each awaited at first."""
     tasks = _tasks(loop)
     groups: dict[str, dict[str, Any]] = {}
+    # A timer that will cancel a task limits its wait: such a task does not hang for good.
     calls = [handle._callback for handle in _later(loop)]
     ending = {getattr(call, "__self__", None) for call in calls if getattr(call, "__name__", "") == "cancel"}
     for task in tasks[:MOST_TASKS]:
         content = _task(task, still=task in before and before[task] is _waiter(task) is not None)
         content["limited"] |= task in ending
+        # A server may have thousands of tasks at one place: they are one entry with many ids.
         key = encode_json({**content, "ids": 0, "name": ""})
         if key in groups:
             groups[key]["ids"].append(id(task))

@@ -388,6 +388,7 @@ class Run:
 
     def _compare_with_manifest(self) -> None:
         """Name a run.json that is another than its processes began with: it was exchanged or edited since."""
+        # A run rewrites run.json while it goes on, and lists the checksums that it had before.
         versions = {*names(self.manifest.get(EARLIER))}
         for journal in self._journals:
             began = journal.opening.get("manifest", self._checksum)
@@ -399,6 +400,7 @@ class Run:
         """Compare the files with the index: which are gone, are others than the run wrote, or came later."""
         if self._index is None:
             return
+        # What is damaged was named before. A file that is torn cannot equal its entry either.
         present, damaged = set(index.present(self.path)), {name for name, _ in self.torn}
         missing = [name for name in self._index if name not in present and name not in damaged]
         for name in missing[:MOST_NAMED]:
@@ -435,6 +437,7 @@ class Run:
         """Compare what the `close` events say was written with what is in the files."""
         journals = {journal.path.name for journal in self._journals}
         frames = {log.name: Counter(extent.kind for extent in log.extents) for log in self._logs}
+        # An index names every file. Without one, files that lay beside each other tell that one is missing.
         for log in self._logs if self._index is None else ():
             if f"{log.path.stem}.jsonl" not in journals:
                 self.torn.append((f"{EVENTS}/{log.path.stem}.jsonl", "the file is missing; its tokens file is there"))

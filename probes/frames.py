@@ -231,6 +231,7 @@ def read_extents(stream: BinaryIO) -> Iterator[Extent]:
                 raise FormatError(f"a frame begins with {MAGIC!r}, not with {prefix[: len(MAGIC)]!r}")
             if len(prefix) < PREFIX.size:
                 raise Torn(f"{len(prefix)} bytes of an unfinished last frame at byte {at}")
+            # The checksum is of header and payload. The payload is read in parts and not kept.
             header_length, remaining = lengths = read_prefix(prefix)
             data = stream.read(header_length)
             check, consumed = zlib.crc32(data), PREFIX.size + len(data)

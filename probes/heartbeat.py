@@ -191,6 +191,7 @@ class Heartbeat:
         now = self._clock()
         sources = list(self._recorders())
         where = self._where(now)
+        # Progress is a collective, an event, or a stack that was not seen before (`_where`).
         counters = self._sequences(), sum(source.events for source in sources)
         if counters != self._counters:
             self._counters, self._progress_ns = counters, now
@@ -245,6 +246,7 @@ class Heartbeat:
         if cached_place is not None:
             self._places.move_to_end(key)
             return cached_place
+        # A stack that is not among the last `PLACES`: the process is somewhere else, so it advanced.
         self._progress_ns = now
         new_place = self._places[key] = place(frame)
         if len(self._places) > PLACES:

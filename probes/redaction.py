@@ -27,7 +27,7 @@ from urllib.parse import quote
 
 from probes.secret_assignments import NAMED, QUERY_OF_LOGIN, VAGUE_OPTIONS, without_named
 from probes.secret_disguises import continuation, undisguised
-from probes.secret_names import STEMS, WITHHELD, is_harmless, is_secret, looks_random
+from probes.secret_names import STEMS, WITHHELD, hides, is_harmless, is_secret, looks_random
 from probes.secret_rules import (
     OPTIONS_OF_PROGRAMS,
     PRIVATE_OF_WEB_KEY,
@@ -83,7 +83,7 @@ _known_pattern: re.Pattern[str] | None = None
 
 def learn(environ: Mapping[str, str]) -> None:
     """Remember the values of variables that are named like secrets: they are withheld wherever they appear again."""
-    _remember(value for name, value in environ.items() if is_secret(name) and not is_harmless(name, value))
+    _remember(value for name, value in environ.items() if hides(name, value))
 
 
 def text(message: str, limit: int = MAX_TEXT) -> str:
@@ -132,6 +132,7 @@ def event(kind: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
     if kind in _OURS:
         return values
     for name, value in values.items():
+        # The fast ways first: numbers of a name that hides none, and texts that were harmless before.
         sort = type(value)
         if sort in _NUMBERS and name in _counted:
             continue
@@ -139,6 +140,7 @@ def event(kind: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
             continue
         if _field(name, value, keep=True) is not value:
             return {name: _field(name, value, keep=True) for name, value in values.items()}
+        # Remember what was learned about this field. A full memory begins anew, since what comes now comes again.
         if len(_harmless) >= CACHED_TEXTS:
             _harmless.clear()
         if sort in _NUMBERS and len(_counted) < CACHED_TEXTS and not _hidden(name, _LARGE):
@@ -228,7 +230,7 @@ def _field(name: Any, value: Any, *, keep: bool, depth: int = 0) -> Any:
 
 def _hidden(name: Any, value: Any) -> bool:
     """Whether a field is withheld by its name alone."""
-    return is_secret(str(name)) and not is_harmless(str(name), value)
+    return hides(str(name), value)
 
 
 def _key(name: Any) -> Any:

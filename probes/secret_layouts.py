@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 
-from probes.secret_names import WITHHELD, is_harmless, is_secret, is_strong, looks_random, words
+from probes.secret_names import WITHHELD, hides, hides_word, is_secret, words
 
 _SEPARATORS, _BARS = ",;\t", "|┃│"
 _QUOTES = "\"'`*~"  # of a text, and of Markdown
@@ -118,8 +118,7 @@ def _without_cells(row: str, header: str) -> str | None:
 
 def _without_cell(name: str, cell: str) -> str:
     value = cell.strip(f" \r{_QUOTES}")
-    hidden = not is_harmless(name, value) and (is_strong(name) or looks_random(value))
-    return cell.replace(value, WITHHELD) if hidden else cell
+    return cell.replace(value, WITHHELD) if hides_word(name, value) else cell
 
 
 @lru_cache(maxsize=16)
@@ -140,8 +139,7 @@ def _without_words(row: str, header: str) -> str | None:
         for word in words:
             value, width = word[0], len(word[0])
             below = word.start() < end and word.end() > begin
-            hidden = below and width >= len(WITHHELD) and not is_harmless(name, value)
-            if hidden and (is_strong(name) or looks_random(value)):
+            if below and width >= len(WITHHELD) and hides_word(name, value):
                 row = row[: word.start()] + WITHHELD.ljust(width) + row[word.end() :]
     return row
 
@@ -174,5 +172,4 @@ def without_refused(text: str) -> str:
 
 def _without_input(refusal: re.Match[str]) -> str:
     name, between, value = refusal.groups()
-    hidden = is_secret(name) and not is_harmless(name, value.strip("'\""))
-    return f"{name}{between}{WITHHELD}" if hidden else refusal[0]
+    return f"{name}{between}{WITHHELD}" if hides(name, value.strip("'\"")) else refusal[0]

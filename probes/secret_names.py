@@ -232,11 +232,22 @@ def is_harmless(name: str, value: Any, depth: int = 0) -> bool:
     return _is_harmless_text(name, str(value))
 
 
+def hides(name: str, value: Any) -> bool:
+    """Whether this value is withheld for its name."""
+    return is_secret(name) and not is_harmless(name, value)
+
+
+def hides_word(name: str, value: str) -> bool:
+    """Whether this value is withheld where the word beside a name may be any word: only behind a strong name, or where
+    it looks random.
+    """
+    return hides(name, value) and (is_strong(name) or looks_random(value))
+
+
 def _is_harmless_text(name: str, text: str) -> bool:
     if _NOTHING.fullmatch(text) or _PLAIN_PATH.fullmatch(text) or _BORDER.fullmatch(text):
         return True
-    words = _WORD.findall(name[-MAX_NAME:])
-    last = words[-1].lower() if words else ""
+    last = _last_words(name)[-1]
     if last in _ABOUT_FILES:
         is_name = not is_strong(name) and not looks_random(text)  # --token-file job-17: a token is random
         return is_name or bool(_PATH.fullmatch(text)) or (text.isupper() and text.lower() in _ABOUT_FILES)
@@ -249,8 +260,13 @@ def _is_harmless_text(name: str, text: str) -> bool:
 
 def _shows_number(name: str, number: str) -> bool:
     """Whether a number of this name may be shown: a measure, or one that is too short for a secret."""
-    words = _WORD.findall(name[-MAX_NAME:])
-    last = words[-1].lower() if words else ""
+    before, last = _last_words(name)
     if is_strong(name):
         return last in _MEASURES
-    return not (len(words) > 1 and last in ("token", "key", "pat") and _LONG_NUMBER.match(number))
+    return not (before and last in ("token", "key", "pat") and _LONG_NUMBER.match(number))
+
+
+def _last_words(name: str) -> tuple[str, str]:
+    """Return the last two words of a name in small letters; "" in place of one that it does not have."""
+    words = ["", "", *_WORD.findall(name[-MAX_NAME:])]
+    return words[-2].lower(), words[-1].lower()

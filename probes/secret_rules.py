@@ -13,7 +13,16 @@ from urllib.parse import unquote
 
 from probes import secret_layouts
 from probes.secret_assignments import VAGUE_PARAMETERS, without_named
-from probes.secret_names import WITHHELD, has_token_form, is_harmless, is_secret, is_strong, looks_random
+from probes.secret_names import (
+    WITHHELD,
+    has_token_form,
+    hides,
+    hides_word,
+    is_harmless,
+    is_secret,
+    is_strong,
+    looks_random,
+)
 from probes.secret_shapes import GLUED, KEY_BODY, PUTTY_LINES, SHAPED_GLUED
 
 # kaggle.json: {"username": "...", "key": "..."}, in either order.
@@ -220,7 +229,7 @@ def _without_values_of_names(message: str) -> str:
 
 
 def _without_value(pair: re.Match[str]) -> str:
-    hidden = is_secret(pair["name"]) and not is_harmless(pair["name"], pair["value"])
+    hidden = hides(pair["name"], pair["value"])
     return f"{pair['head']}{WITHHELD}{pair['tail']}" if hidden else pair[0]
 
 
@@ -257,14 +266,13 @@ def _without_sent(answer: re.Match[str]) -> str:
 
 
 def _without_resolved(resolver: re.Match[str]) -> str:
-    hidden = is_secret(resolver[2]) and not is_harmless(resolver[2], resolver[3])
+    hidden = hides(resolver[2], resolver[3])
     return f"{resolver[1]}{WITHHELD}" if hidden else resolver[0]
 
 
 def _without_fallback(choice: re.Match[str]) -> str:
     name, between, mark, value = choice.groups()
-    hidden = is_secret(name) and (is_strong(name) or looks_random(value)) and not is_harmless(name, value)
-    return f"{name}{between}{mark}{WITHHELD}" if hidden else choice[0]
+    return f"{name}{between}{mark}{WITHHELD}" if hides_word(name, value) else choice[0]
 
 
 def _without_listed(entry: re.Match[str]) -> str:
@@ -314,8 +322,7 @@ def _names_secret(sentence: re.Match[str], value: str) -> bool:
 
 def _without_compared(comparison: re.Match[str]) -> str:
     mark, value, between, name = comparison.groups()
-    hidden = is_secret(name) and not is_harmless(name, value) and (is_strong(name) or looks_random(value))
-    return f"{mark}{WITHHELD}{between}{name}" if hidden else comparison[0]
+    return f"{mark}{WITHHELD}{between}{name}" if hides_word(name, value) else comparison[0]
 
 
 def _without_host_password(entry: re.Match[str]) -> str:
@@ -329,14 +336,13 @@ def _without_column(pair: re.Match[str]) -> str:
 
 def _without_content(element: re.Match[str]) -> str:
     name, attributes, content = element.groups()
-    hidden = is_secret(name) and not is_harmless(name, content)
-    return f"<{name}{attributes}>{WITHHELD}" if hidden else element[0]
+    return f"<{name}{attributes}>{WITHHELD}" if hides(name, content) else element[0]
 
 
 def _without_encoded(parameter: re.Match[str]) -> str:
     name, value = parameter["name"], unquote(parameter["value"])
     vague = name.lower() == "key" or name.lower() in VAGUE_PARAMETERS
-    hidden = looks_random(value) if vague else is_secret(name) and not is_harmless(name, value)
+    hidden = looks_random(value) if vague else hides(name, value)
     return f"{parameter['head']}{WITHHELD}" if hidden else parameter[0]
 
 

@@ -146,6 +146,7 @@ def _reports(reports: list[SyncReport]) -> SyncReport:
     first, *others = reports
     reported_names = set(first.received).intersection(*(report.received for report in others))
     received = {name: value for name, value in first.received.items() if name in reported_names}
+    # A digest that differs in any engine is what the learner has to see.
     for report in others:
         received |= {name: report.received[name] for name in reported_names if report.received[name] != received[name]}
     loaded = [report.loaded for report in reports if report.loaded is not None]

@@ -86,7 +86,7 @@ class EngineSession:
         self._rank = rank
         self._wrap = wrap
         self._mapping = ParameterMap.of(options.mapping)
-        self._recorder: install.Recorder | None = None
+        self._recorder = install.OFF  # until `record_to`
         self._pure = options.pure  # true in the native stage: an engine with nothing of ours loaded
         self._closing, self._closing_router = threading.Event(), threading.Event()
         self._started_s = 0.0
@@ -141,14 +141,12 @@ class EngineSession:
         name = f" ({children[pid]})" if children[pid] else ""
         cause = last_words.root_cause(self._begun, code) or (last_words.COLLECTED if code is None else "")
         message = f"{self.backend}: engine process {pid} died{name}" + (f": {cause}" if cause else "")
-        if self._recorder is not None:
-            self._recorder.event("engine_died", pid=pid, message=message)
+        self._recorder.event("engine_died", pid=pid, message=message)
         _exit(message)
 
     def record_to(self, run_dir: str) -> None:
         """Close the previous recording, and record into this run from now on."""
-        if self._recorder is not None:
-            self._recorder.close()
+        self._recorder.close()
         self._recorder = recorder = install.start(run_dir, role="rollout", rank=self._rank)
         recorder.states["engine"] = lambda: self._bare.load.now
         recorder.environment()
@@ -172,9 +170,8 @@ class EngineSession:
         return _read_at_start(self._scenario, self._mapping)
 
     def end_recording(self) -> None:
-        if self._recorder is not None:
-            self._recorder.close()
-            self._recorder = None
+        self._recorder.close()
+        self._recorder = install.OFF
 
     def _generate(self, requests: list[Request], step: int) -> list[Completion]:
         return self._called(
@@ -197,8 +194,7 @@ class EngineSession:
         bare: Any = self._bare
 
         def answered(sample: int, offset: int) -> None:
-            if self._recorder is not None:
-                self._recorder.event("answered", sample=sample, offset=offset)
+            self._recorder.event("answered", sample=sample, offset=offset)
 
         address: str = bare.listen(answered)
         return address
@@ -236,7 +232,7 @@ class EngineSession:
             raise EngineError(f"{self.backend} failed in {name}", message) from error
         finally:
             seconds = time.perf_counter() - started
-            if self._recorder is not None:
+            if self._recorder is not install.OFF:
                 with self._recorder.own_time():
                     memory_fields = self._memory()
                 self._recorder.event(
@@ -285,7 +281,7 @@ class EngineSession:
                 (c.sample, *guide[c.sample]) if c.sample in guide else (c.sample, c.output_ids, c.finish_reason)
                 for c in completions
             ]
-        if self._recorder is not None:
+        if self._recorder is not install.OFF:
             fields = {
                 "weight_version": version,
                 "rounds": made,
@@ -301,7 +297,7 @@ class EngineSession:
         """Score the responses of `guide` instead of drawing; training continues with them."""
         self._engine.stats()
         completions = self._scored(requests, guide, step)
-        if self._recorder is not None:
+        if self._recorder is not install.OFF:
             frames.samples(
                 self._recorder,
                 "rollout",
@@ -383,8 +379,7 @@ class EngineSession:
         report: SyncReport = self._called("sync", step, lambda: self._engine.receive(group, weights))
         if not report.ok:
             raise EngineError(f"{self.backend} refused weight version {version}: {report.message}")
-        if self._recorder is not None:
-            self._recorder.weights(step=step, version=version, digests=report.received, source="received")
+        self._recorder.weights(step=step, version=version, digests=report.received, source="received")
         return self._with_loaded(report)
 
     def _with_loaded(self, report: SyncReport) -> SyncReport:
@@ -431,7 +426,7 @@ class EngineSession:
             # The floor then lacks this variant, and the recorded runs stay valid.
             with contextlib.suppress(Exception):
                 variants["prefill"] = self._scored(requests, drawn, step)
-        if self._recorder is None:
+        if self._recorder is install.OFF:
             return [c.output_ids for c in base]
         for variant, rows in variants.items():
             frames.floor(self._recorder, rows, step=step, variant=variant, version=version)
@@ -451,7 +446,7 @@ class EngineSession:
         completions = [
             c for i in range(0, len(requests), NATIVE_PART) for c in self._generate(requests[i : i + NATIVE_PART], -1)
         ]
-        if self._recorder is not None:
+        if self._recorder is not install.OFF:
             frames.samples(
                 self._recorder,
                 "native",
@@ -460,7 +455,7 @@ class EngineSession:
                 step=step,
                 fields={"weight_version": version, "engine_seed": self._scenario.engine.seed},
             )
-        if self._recorder is not None and step == -1:
+        if self._recorder is not install.OFF and step == -1:
             repeated = requests[:: -(-len(requests) // REPEATS)]
             seeds = self._engine.info().resolved.get("request_seed", "not reported")
             frames.samples(

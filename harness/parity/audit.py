@@ -14,15 +14,14 @@ from typing import Any
 
 from harness.parity import answers, explain
 from harness.parity.answers import Answer, Doubts
-from harness.parity.checks.registry import Outcome, Registered, not_brought
+from harness.parity.checks.registry import Outcome, Registered
 from harness.parity.checks.summary import mode_name, summary
-from harness.parity.coverage import by_state, failed_calls, limits, refused_calls, uncalled_functions, unnoticed_damage
+from harness.parity.coverage import by_state, limits, refused_calls
 from harness.parity.facts.comparison import ALONE
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.progress_messages import ProgressCallback, ignore_progress
 from harness.parity.gather import gather
-from harness.parity.origins import with_origins
 from harness.parity.rivals import told_apart
 from harness.parity.subjects.prompts.observed_text import with_text
 from harness.parity.subjects.recording.observed_consistency import contradictions
@@ -40,7 +39,15 @@ from harness.parity.subjects.recording.observed_replay import replayed
 from harness.parity.subjects.recording.observed_unknowns import unknowns
 from harness.parity.subjects.sampling import checks_findings
 from harness.parity.subjects.sampling.observed_margins import odd_margins
-from harness.parity.verdict import is_torn_manifest, kinds_of, not_tested, outcomes_of
+from harness.parity.verdict import (
+    deciding,
+    findings_of,
+    is_torn_manifest,
+    kinds_of,
+    not_tested,
+    outcomes_of,
+    with_causes,
+)
 from harness.recordings.store import Recording
 from probes.format import FormatError
 from reports.model import AUDIT_EXIT_CODES, Cause, Parity, Verdict
@@ -85,11 +92,10 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
         unknowns(e),
         contradictions=[*contradictions(e), *copies_of_numbers(e), *odd_margins(e)],
     )
-    wrong = [outcome for _, outcome in outcomes if outcome.decides and outcome.check.state == "confirmed"]
+    wrong = deciding(outcomes)
     explained, untested = explain.explain(e, kinds), not_tested(e, outcomes)
     causes = [told_apart(explanation.cause, e) for explanation in explained.explanations]
-    outcomes = with_origins(outcomes, explained, causes)
-    outcomes += [(check, check.run(e)) for check in map(not_brought, explained.failed)]
+    outcomes = with_causes(e, outcomes, explained, causes)
     open_ = explain.remaining(explained, kinds)
     # A fault outweighs doubts and open checks, since one run that is wrong in itself needs no more evidence. What rules
     # out any verdict outweighs it: the fault may be one of the recording.
@@ -105,14 +111,12 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
         verdict, answer = "SOUND", _sound(e, outcomes)
     missing = [*stop, *doubts.sentences, *_not_explained(e, open_), *e.completeness.missing, *limits(e)]
     missing += [*e.completeness.unmatched, *(item for _, outcome in outcomes for item in outcome.missing)]
-    findings = [finding for _, outcome in outcomes for finding in outcome.findings]
-    findings += failed_calls(e) + unnoticed_damage(e) + uncalled_functions(e)
     full_verdict = Verdict(
         "audit",
         verdict,
         AUDIT_EXIT_CODES[verdict],
         answer.reason,
-        checks_findings.measured(findings, causes),
+        checks_findings.measured(findings_of(e, outcomes), causes),
         causes if verdict == "UNSOUND" else [],
         missing=list(dict.fromkeys(missing)),
         coverage=_coverage(e, outcomes),

@@ -93,6 +93,7 @@ def _unread(side: Side, *, stage_read: bool) -> list[str]:
 
     `stage_read`: the lifted stage is read.
     """
+    # What has no reader may differ without being noticed: other writers may record more than this version knows.
     recording = side.recording
     fields = set()
     for kind, usual in EVENT_KEYS.items():

@@ -92,6 +92,7 @@ def before_steps(
     repeated = _second_runs(first, again or {}, cap, tell)
     sides = [_side(name, recording, repeated.get(name, SecondRun())) for name, recording in first.items()]
     alone = len(sides) == 1
+    # Confounders decide what is compared at all. Those that cut batches otherwise also say what rounding explains.
     confounders = [] if alone else find_confounders(baseline, candidate, (sides[0].ranks, sides[1].ranks))
     drawn = drawn_in(baseline)
     # A replay's candidate only scored what the baseline had drawn.

@@ -24,6 +24,7 @@ from harness.parity.checks.summary import summary
 from harness.parity.coverage import coverage, failed_calls, limits, refused_calls, uncalled_functions, unnoticed_damage
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.explanation import Explained
 from harness.parity.facts.progress_messages import ProgressCallback, ignore_progress
 from harness.parity.gather import gather
 from harness.parity.lifted import lifted_stage, stage_steps
@@ -54,7 +55,7 @@ from harness.parity.subjects.sampling.observed_modes import REPLAY
 from harness.parity.suspected import confirm_suspicions
 from harness.recordings.library import Library
 from probes.format import SIDES, FormatError, Run
-from reports.model import BETWEEN, EXIT_CODES, OPEN, Cause, Check, Parity, Verdict
+from reports.model import BETWEEN, EXIT_CODES, OPEN, Cause, Check, Finding, Parity, Verdict
 from reports.quoting import bounded
 from reports.text import counted
 
@@ -124,6 +125,7 @@ def judged_pair(
         except (FormatError, OSError) as error:
             return Judged(_unreadable(path, error, paths))
     pair = dict(zip(SIDES, recordings, strict=False))  # a second run stands behind the pair
+    # A recording equals itself: that would be a pass of nothing.
     if copies(*pair.values()):
         broken = [*integrity(pair), _one_recording(*paths)]
         fix = command_line("audit", str(paths[0])) + "   # judges the one run by itself"
@@ -194,8 +196,26 @@ def _other_version(path: Path) -> bool:
 
 def kinds_of(outcomes: list[tuple[Registered, Outcome]]) -> list[DivergenceKey]:
     """Return the kinds of divergence that decide, in the order of the checks that confirmed them."""
-    confirmed = [outcome for _, outcome in outcomes if outcome.decides and outcome.check.state == "confirmed"]
-    return list(dict.fromkeys(kind for outcome in confirmed for kind in outcome.kinds))
+    return list(dict.fromkeys(kind for outcome in deciding(outcomes) for kind in outcome.kinds))
+
+
+def deciding(outcomes: list[tuple[Registered, Outcome]]) -> list[Outcome]:
+    """Return the outcomes that make the verdict a failure."""
+    return [outcome for _, outcome in outcomes if outcome.decides and outcome.check.state == "confirmed"]
+
+
+def with_causes(
+    e: Evidence, outcomes: list[tuple[Registered, Outcome]], explained: Explained, causes: list[Cause]
+) -> list[tuple[Registered, Outcome]]:
+    """Return the outcomes with what the causes say of them, and a check for each family of causes that failed."""
+    failed = [(check, check.run(e)) for check in map(not_brought, explained.failed)]
+    return [*with_origins(outcomes, explained, causes), *failed]
+
+
+def findings_of(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> list[Finding]:
+    """Return the findings of the checks, and those on the recordings themselves."""
+    findings = [finding for _, outcome in outcomes for finding in outcome.findings]
+    return findings + failed_calls(e) + unnoticed_damage(e) + uncalled_functions(e)
 
 
 def not_tested(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> list[Check]:
@@ -232,14 +252,11 @@ def _decide(
     # Causes first: a check whose difference a cause explains says so, and a cause that failed is a check of its own.
     explained = explain.explain(e, kinds)
     causes = explain.named(explained, kinds)
-    outcomes = with_origins(outcomes, explained, causes)
-    outcomes += [(check, check.run(e)) for check in map(not_brought, explained.failed)]
-    outcomes, not_applicable = _within_reach(e, outcomes)
+    outcomes, not_applicable = _within_reach(e, with_causes(e, outcomes, explained, causes))
     grounds = _grounds(e, outcomes, minimum)
     metrics = _metrics(e)
     verdict, answer = _answer(e, grounds, kinds, causes, metrics)
-    findings = [finding for _, outcome in outcomes for finding in outcome.findings]
-    findings += failed_calls(e) + unnoticed_damage(e) + uncalled_functions(e)
+    findings = findings_of(e, outcomes)
     tolerances = e.tolerance.facts({side.name: side.floor for side in e.sides})
     body = Parity(
         first_divergence=with_text(e, e.earliest(*kinds)) if kinds else None,
@@ -288,7 +305,7 @@ def _grounds(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: M
     parted = observed_second_run.irreproducible(e)
     return _Grounds(
         unjudgeable=_unjudgeable(e, minimum),
-        confirmed=[outcome for _, outcome in outcomes if outcome.decides and outcome.check.state == "confirmed"],
+        confirmed=deciding(outcomes),
         doubts=Doubts(
             failed=[*failed_jobs(e), *refused_calls(e)],
             unknown=[*unknowns(e), *in_doubt(e)],
@@ -329,7 +346,11 @@ def _too_little_compared(e: Evidence, untested: list[Check], minimum: Minimum) -
 def _answer(
     e: Evidence, grounds: _Grounds, kinds: list[DivergenceKey], causes: list[Cause], metrics: dict[str, Any]
 ) -> tuple[str, Answer]:
-    """Return the verdict by precedence, and the answer that it begins with."""
+    """Return the verdict by precedence, and the answer that it begins with.
+
+    A difference outweighs confounders: a check that confirmed one compared only what they do not touch. Every doubt
+    outweighs a pass.
+    """
     if grounds.unjudgeable:
         return "INCONCLUSIVE", answers.unjudgeable("INCONCLUSIVE", grounds.unjudgeable[0])
     if grounds.confirmed:

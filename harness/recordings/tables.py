@@ -31,6 +31,18 @@ class Rows:
     def row(self, index: int) -> np.ndarray:
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
+    def row_of(self, flat: np.ndarray) -> np.ndarray:
+        """Return the row that each of these positions in `values` belongs to."""
+        rows: np.ndarray = np.searchsorted(self.offsets, flat, side="right") - 1
+        return rows
+
+    def last(self, absent: int) -> np.ndarray:
+        """Return the last value of each row; `absent` for an empty row."""
+        is_filled = self.lengths > 0
+        values = np.full(len(self), absent, np.int64)
+        values[is_filled] = self.values[self.offsets[1:][is_filled] - 1]
+        return values
+
     def joined_at(self, rows: np.ndarray) -> np.ndarray:
         """The values of these rows, concatenated. Copies only if rows are left out or reordered."""
         if np.array_equal(rows, np.arange(len(self))):
@@ -97,6 +109,11 @@ class Table:
     def rows(self, name: str) -> Rows | None:
         column = self.columns.get(name)
         return column if isinstance(column, Rows) else None
+
+    def together(self, *names: str) -> tuple[Rows, ...] | None:
+        """Return these columns in this order; None where one of them was not recorded."""
+        columns = tuple(column for name in names if (column := self.rows(name)) is not None)
+        return columns if len(columns) == len(names) else None
 
     def per_token(self, name: str, tokens: Rows) -> Rows | None:
         """Return a column that has one value for each of these tokens; None where it has not, or was not recorded."""

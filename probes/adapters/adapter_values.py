@@ -14,7 +14,7 @@ from probes.draws import DRAW
 from probes.format import EVENTS
 from probes.frames import Flat, Ragged
 from probes.lines import decode_json, without_none
-from probes.secret_names import is_harmless, is_secret
+from probes.secret_names import hides
 
 # Canonical name of an engine parameter -> vLLM's.
 _CANONICAL = {
@@ -79,9 +79,7 @@ def plain(value: Any, depth: int = 6) -> Any:
         return redaction.text(value, 0)
     if depth and isinstance(value, Mapping):
         named_items = ((str(name), item) for name, item in value.items())
-        return {
-            name: plain(item, depth - 1) for name, item in named_items if not is_secret(name) or is_harmless(name, item)
-        }
+        return {name: plain(item, depth - 1) for name, item in named_items if not hides(name, item)}
     if depth and isinstance(value, (list, tuple, set, frozenset)):
         return [plain(item, depth - 1) for item in value]
     if isinstance(value, type) or callable(value):

@@ -270,6 +270,7 @@ def trained(call: Call) -> None:
     memory["waiting"].difference_update(first + row for row in rows)
     if not rows:
         return
+    # Without old log-probabilities the loss takes those of this pass: the policy has not moved yet.
     old = inputs.get("old_per_token_logps")
     columns = {"actor_logprob": logps if old is None else old, "reference_logprob": inputs.get("ref_per_token_logps")}
     advantages = _of_each_token(inputs["advantages"].detach().cpu().reshape(len(outputs), -1), outputs, mask)

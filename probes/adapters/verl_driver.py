@@ -119,6 +119,7 @@ def submitted(call: Call) -> None:
     """Assign positions in the step to the prompts that go to the agent loops, keyed by uid."""
     batch, memory = call.arguments["batch"], call.job.memory
     step = int(call.owner.global_steps) - 1
+    # A step may be submitted in several batches: positions go on from one to the next.
     if memory.get("submitted") != step:
         memory["submitted"], memory["batches"], memory["places"] = step, 0, {}
     size = int(call.owner.config.data.train_batch_size)
@@ -170,6 +171,7 @@ def collected(call: Call) -> None:
         if why := _unmatched(uid in places, turn, experience):
             unmatched[why] += 1
             continue
+        # The loss covers what the mask keeps. Tokens of tools and padding were not drawn.
         tokens = [token for token, trained in zip(responses[row], masks[row], strict=True) if trained]
         made.append(
             {"sample": places[uid] * group + int(session), "tokens": tokens, "prompt": prompts[row], **experience}

@@ -188,6 +188,7 @@ def _fit(choices: Choices, names: tuple[str, ...], seconds: float, clock: Callab
     # Smallest sets first: a larger set explains more by its mere size.
     for size in range(1, MOST + 1):
         settled = []
+        # Sets that explain every choice are settled: rounded, and counted by what they leave wrong.
         for short, values in _fitted(choices, names, size, lambda: clock() > deadline):
             if not short:
                 settled.append(_settled(choices, values))

@@ -177,8 +177,8 @@ def _otherwise(
     for rank in wrong:
         cut, _ = kinds[rank]
         first = cut[1] if cut and cut[0] == 0 else 0  # a cut along another dimension has a part of every row
-        rows = zip(expected_rows[rank], held_rows[rank], strict=True)
-        apart |= {at for at, (expected, held) in enumerate(rows, start=first) if expected != held}
+        pairs = zip(expected_rows[rank], held_rows[rank], strict=True)
+        apart.update(at for at, (expected, held) in enumerate(pairs, start=first) if expected != held)
     # Look for an explanation, the most specific one first.
     how = _of_another_rank(wrong, expected_rows, held_rows)
     if not how and all(Counter(expected_rows[rank]) == Counter(held_rows[rank]) for rank in wrong):

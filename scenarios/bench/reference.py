@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -373,21 +373,12 @@ class Reference:
         ends, limit = self._ends(sampling), sampling.max_tokens
         if alteration.context is not None:
             limit = min(limit, max(1, alteration.context - len(prompt)))
-        output: list[int] = []
-        finish = "longer"  # it would continue where the guide ended
-        for place, choice in enumerate(scores.argmax(-1).tolist(), start=request.offset):
-            if place in passed_over:
-                choice = seconds[place - request.offset]
-            output.append(choice)
-            if choice in ends and place + 1 > sampling.min_tokens:
-                finish = "stop"
-                break
-            if place + 1 >= limit:
-                finish = "length"
-                break
-            if choice != guide[place]:
-                finish = "flip"
-                break
+        choices = scores.argmax(-1).tolist()
+        for place in passed_over.intersection(range(request.offset, request.offset + len(choices))):
+            choices[place - request.offset] = seconds[place - request.offset]
+        output, finish = _followed(
+            choices, guide[request.offset :], drawn=request.offset, ends=ends, least=sampling.min_tokens, limit=limit
+        )
         reported_logits = penalised_logits if alteration.report == "penalised" else logits
         reported = self._reported(
             reported_logits[: len(output)], scores[: len(output)], output, sample.number, alteration
@@ -535,3 +526,21 @@ class Reference:
                 self._rows.clear()
             self._rows[key] = logits
         return self._rows[key]
+
+
+def _followed(
+    choices: list[int], guide: Sequence[int], *, drawn: int, ends: Container[int], least: int, limit: int
+) -> tuple[list[int], str]:
+    """Return the choices up to the one that ends the sample or is not the guide's, that one included, and why there.
+
+    `drawn`: tokens of the sample before the first of them. `least`: an end token ends it only beyond so many.
+    """
+    for count, (choice, wanted) in enumerate(zip(choices, guide, strict=False), start=1):
+        tokens = drawn + count
+        if choice in ends and tokens > least:
+            return choices[:count], "stop"
+        if tokens >= limit:
+            return choices[:count], "length"
+        if choice != wanted:
+            return choices[:count], "flip"
+    return choices, "longer"  # it would continue where the guide ended

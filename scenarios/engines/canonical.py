@@ -140,6 +140,13 @@ CARRIED: tuple[Parameter, ...] = (
     ),
 )  # fmt: skip
 BY_NAME = {parameter.name: parameter for parameter in (*ENGINE, *SAMPLING)}
+
+
+def parameter_of(name: str) -> Parameter:
+    """Return the entry of a parameter. One that the table does not have is an argument of no engine."""
+    return BY_NAME.get(name) or Parameter(name, "engine", name, "")
+
+
 FILTERS = tuple(sorted((parameter for parameter in SAMPLING if parameter.place), key=lambda parameter: parameter.place))
 COUPLED = tuple(parameter.name for parameter in entries(CoupledSampling))
 DRAWN = tuple(parameter for parameter in SAMPLING if parameter.draws)

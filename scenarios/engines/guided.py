@@ -39,6 +39,8 @@ def rollout(requests: list[Request], guide: Guide, generate: Generate, rounds: i
     A choice beyond the guide's length (the engine did not stop where the baseline stopped) ends the sample there: the
     difference shows in the last compared token or in the finish reason.
     """
+    # Each round asks all samples that are not done. A sample is asked again behind its flip, with the guide's tokens
+    # before it, so that every position is chosen in the guide's context.
     drawn: dict[int, Completion] = {}
     flips: Counter[int] = Counter()
     given_up: list[Request] = []

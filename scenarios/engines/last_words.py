@@ -110,12 +110,14 @@ def root_cause(begun: dict[Path, int], ended: int | None = None, late: dict[Path
     an exception in its log, those lines alone.
     """
     logs = {file: _lines(file, begin) for file, begin in begun.items()}
+    # How it ended: a shell passes on a signal as 128 + its number.
     code = _reported_code(logs.values())
     if code is None:
         code = ended
     if code is not None and code - 128 in _FROM_OUTSIDE:
         code = 128 - code
     by_itself = code is not None and -code not in _FROM_OUTSIDE
+    # What it said last: an exception that ended it, or one that it outlived.
     outlived = ""
     for file, log in reversed(logs.items()):  # standard error before standard output
         at = _last_error(log)

@@ -97,28 +97,7 @@ class ParameterMap:
         Raises ParameterRefused for a user's mapping that fails.
         """
         function = self._function(backend, part)
-        native = dict(ours)
-        if function is not None:
-            where = f"{self.file}: {backend}_{part}"
-            try:
-                native = function(copy.deepcopy(dict(requested)), copy.deepcopy(native))
-            except KeyError as error:
-                raise ParameterRefused(
-                    f"{where}{self._line(error)} {_absent(error, requested, ours)}",
-                    fix=self.check(backend),
-                ) from error
-            except (Exception, SystemExit) as error:  # a user's code may raise anything; the user needs its text
-                raise ParameterRefused(
-                    f"{where}{self._line(error)} raised {type(error).__name__}: {error}",
-                    fix=self.check(backend),
-                ) from error
-            if not isinstance(native, dict) or not all(isinstance(key, str) for key in native):
-                raise ParameterRefused(
-                    f"{where} returned {type(native).__name__}, not a dict of native arguments",
-                    fix=self.check(backend),
-                )
-            if other_types := "; ".join(_other_types(backend, part, native, ours)):
-                raise ParameterRefused(f"{where} gives {other_types}", fix=self.check(backend))
+        native = dict(ours) if function is None else self._by_user(function, backend, part, requested, ours)
         for key, value in self.edits.get(part, {}).items():
             if value is None and key not in native:
                 raise ParameterRefused(
@@ -130,6 +109,30 @@ class ParameterMap:
             key = native_arguments.table("engine", backend)[name].name
             native[key] = ours.get(key)
         return {key: value for key, value in native.items() if value is not None}
+
+    def _by_user(
+        self,
+        function: Callable[..., Any],
+        backend: str,
+        part: str,
+        requested: Mapping[str, Any],
+        ours: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Return what the user's function makes of what was requested. Raises ParameterRefused where it fails."""
+        where, fix = f"{self.file}: {backend}_{part}", self.check(backend)
+        try:  # it gets copies, so that it cannot change what others read
+            native = function(copy.deepcopy(dict(requested)), copy.deepcopy(dict(ours)))
+        except KeyError as error:
+            text = f"{where}{self._line(error)} {_absent(error, requested, ours)}"
+            raise ParameterRefused(text, fix=fix) from error
+        except (Exception, SystemExit) as error:  # a user's code may raise anything; the user needs its text
+            text = f"{where}{self._line(error)} raised {type(error).__name__}: {error}"
+            raise ParameterRefused(text, fix=fix) from error
+        if not isinstance(native, dict) or not all(isinstance(key, str) for key in native):
+            raise ParameterRefused(f"{where} returned {type(native).__name__}, not a dict of native arguments", fix=fix)
+        if other_types := "; ".join(_other_types(backend, part, native, ours)):
+            raise ParameterRefused(f"{where} gives {other_types}", fix=fix)
+        return native
 
     def moves(
         self,

@@ -31,7 +31,7 @@ from scenarios.ppo.batches import Sample
 from scenarios.ppo.in_parts import in_parts
 from scenarios.ppo.margins import Margins, end_ids
 from scenarios.ppo.optimizer import Optimizer
-from scenarios.ppo.role import MiniBatch, Report, Role, Rows, Trained, flat, response_logits, to_rows, token_logprobs
+from scenarios.ppo.role import MiniBatch, Rows, TrainedRole, flat, response_logits, to_rows, token_logprobs
 from scenarios.settings import Sampling
 
 
@@ -75,7 +75,7 @@ class NativeScored:
     views: list[dict[str, NDArray[np.float32]]]
 
 
-class ActorRole(Role):
+class ActorRole(TrainedRole):
     """The policy that learns, its optimizer, and the sending end of the weight sync."""
 
     name = "actor"
@@ -111,12 +111,11 @@ class ActorRole(Role):
         """Return log-probabilities of the response tokens, and the margins by which sampling would draw them."""
         scored = Scored([], [], [])
         with self.recorder.span("actor_forward", step=step):
-            for part in self._micro(samples):
-                batch = self._batch(samples[part], self.model.dtype)
+            for micro, batch in self._batches(samples, self.model.dtype):
                 logits = response_logits(self.model, batch)
                 self._shapes("actor_forward", step, batch, logits=logits)
                 scored.logprob.extend(to_rows(batch.split(token_logprobs(logits, batch.target))))
-                for sample, sample_logits in zip(samples[part], batch.split(logits), strict=True):
+                for sample, sample_logits in zip(micro, batch.split(logits), strict=True):
                     rows = self.margins(sample, sample_logits)
                     scored.margin.append(rows.margin)
                     scored.runner_up.append(rows.runner_up)
@@ -145,8 +144,7 @@ class ActorRole(Role):
 
     def _logprobs(self, samples: list[Sample], model: Any) -> Rows:
         rows: Rows = []
-        for part in self._micro(samples):
-            batch = self._batch(samples[part], model.dtype)
+        for _, batch in self._batches(samples, model.dtype):
             rows.extend(to_rows(batch.split(token_logprobs(response_logits(model, batch), batch.target))))
         return rows
 
@@ -156,11 +154,10 @@ class ActorRole(Role):
         requested = Sampling(**sampling)
         ends = self._ends(requested)
         scored = NativeScored([], [], [])
-        for part in self._micro(samples):
-            batch = self._batch(samples[part], self.model.dtype)
+        for micro, batch in self._batches(samples, self.model.dtype):
             logits = response_logits(self.model, batch)
             scored.logprob.extend(to_rows(batch.split(token_logprobs(logits, batch.target))))
-            pairs = zip(samples[part], batch.split(logits), strict=True)
+            pairs = zip(micro, batch.split(logits), strict=True)
             scored.views.extend(native_scores.scores(*pair, requested, ends) for pair in pairs)
         if self._half():
             scored.exact.extend(self._in_float32(samples, self.model))
@@ -184,10 +181,9 @@ class ActorRole(Role):
     def _with_logits(self, samples: list[Sample], room: int) -> list[tuple[Sample, Tensor]]:
         """Return the first samples with their logits, up to `room` logits and at most one micro-batch more."""
         pairs = list[tuple[Sample, Tensor]]()
-        for part in self._micro(samples):
-            batch = self._batch(samples[part], self.model.dtype)
+        for micro, batch in self._batches(samples, self.model.dtype):
             logits = response_logits(self.model, batch)
-            pairs += zip(samples[part], batch.split(logits), strict=True)
+            pairs += zip(micro, batch.split(logits), strict=True)
             room -= logits.numel()
             if room <= 0:
                 break
@@ -235,37 +231,24 @@ class ActorRole(Role):
         samples = [Sample(number, ids[:1], ids[1:]) for number, ids in enumerate(sequences)]
         return [row.tolist() for row in self._logprobs(samples, model)]
 
-    def train(self, step: int, shares: list[MiniBatch]) -> Trained:
-        """Make one update for each mini-batch. Raises DivergedError."""
-        ppo = self.scenario.ppo
-        report = Report()
-        self.pristine = False
+    def _before_training(self) -> None:
         if self._half():
             self._before = self._before or copy.deepcopy(self.model)
             self._before.load_state_dict(self.model.state_dict())
-        with self.recorder.span("actor_train", step=step):
-            for share in shares:
-                for part in self._micro(share.samples):
-                    batch = self._batch(share.samples[part], self.model.dtype)
-                    logits = response_logits(self.model, batch)
-                    logprob = token_logprobs(logits, batch.target)
-                    # Without an entropy bonus the entropy is only reported, so it must not cost a backward pass.
-                    entropy = losses.entropy(logits if ppo.entropy_coef else logits.detach())
-                    loss = losses.policy_loss(
-                        logprob, flat(share.old[part], logprob), flat(share.target[part], logprob), entropy,
-                        ppo, count=share.count,
-                    )  # fmt: skip
-                    self._shapes("actor_minibatch", step, batch, logits=logits)
-                    self.optimizer.backward(loss.total)
-                    report.add(loss)
-                report.losses.append(self.optimizer.take_loss())
-                report.grad_norms.append(self.optimizer.step(self.recorder.own_time))
-        with self.recorder.own_time():
-            self._digests = weights.digests(saved.tensors(self.model))
-        trained = report.close(self._digests)
-        if self.optimizer.log is not None:
-            self.optimizer.log.record(self.recorder, self.name, step, shares, trained.digest)
-        return trained
+
+    def _loss(self, step: int, micro: MiniBatch) -> losses.Loss:
+        ppo, batch = self.scenario.ppo, self._batch(micro.samples, self.model.dtype)
+        logits = response_logits(self.model, batch)
+        self._shapes("actor_minibatch", step, batch, logits=logits)
+        logprob = token_logprobs(logits, batch.target)
+        # Without an entropy bonus the entropy is only reported, so it must not cost a backward pass.
+        entropy = losses.entropy(logits if ppo.entropy_coef else logits.detach())
+        old, target = flat(micro.old, logprob), flat(micro.target, logprob)
+        return losses.policy_loss(logprob, old, target, entropy, ppo, count=micro.count)
+
+    def _trained_digests(self) -> dict[str, str]:
+        self._digests = weights.digests(saved.tensors(self.model))
+        return self._digests
 
     def _sent(self) -> dict[str, Tensor]:
         """Return what a sync sends: each tensor in the type in which it was loaded, although the lifted stage

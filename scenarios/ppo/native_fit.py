@@ -124,6 +124,7 @@ class Fitter:
 
         `filters`: also try truncations, which take most of the time.
         """
+        # Greedy: the change that gains most is kept, and the next is searched on top of it.
         now, fits = Hypothesis(requested), list[Fit]()
         total = self._total(now)
         for _ in range(ROUNDS):

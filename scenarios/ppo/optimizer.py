@@ -66,13 +66,15 @@ class Optimizer:
             torch.zeros_like(master) if p.grad is None else p.grad.float() / self._scale
             for p, master in zip(self._parameters, self._masters, strict=True)
         ]
-        if self.log is not None:
-            with own_time():
-                self.log.before(grads)
+
+        def logged(note: Callable[[UpdateLog], None]) -> None:
+            if self.log is not None:
+                with own_time():
+                    note(self.log)
+
+        logged(lambda log: log.before(grads))
         self._parallel.sum(grads)
-        if self.log is not None:
-            with own_time():
-                self.log.after(grads)
+        logged(lambda log: log.after(grads))
         for parameter, master, grad in zip(self._parameters, self._masters, grads, strict=True):
             parameter.grad = None
             master.grad = grad
@@ -88,9 +90,7 @@ class Optimizer:
                 if master is not parameter:
                     parameter.copy_(master)
                 master.grad = None
-        if self.log is not None:
-            with own_time():
-                self.log.applied(norm)
+        logged(lambda log: log.applied(norm))
         return norm
 
     def state_dict(self) -> dict[str, Any]:

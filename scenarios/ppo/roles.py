@@ -18,7 +18,7 @@ from scenarios.ppo import batches, losses
 from scenarios.ppo.actor import ActorRole
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.optimizer import Optimizer
-from scenarios.ppo.role import MiniBatch, Report, Role, Rows, Trained, flat, response_logits, to_rows, token_logprobs
+from scenarios.ppo.role import MiniBatch, Role, Rows, TrainedRole, flat, response_logits, to_rows, token_logprobs
 
 __all__ = ["ActorRole", "CriticRole", "ReferenceRole", "RewardRole"]
 
@@ -37,8 +37,7 @@ class ReferenceRole(Role):
         """Return log-probabilities of the response tokens."""
         rows: Rows = []
         with self.recorder.span("reference_forward", step=step):
-            for part in self._micro(samples):
-                batch = self._batch(samples[part], self.model.dtype)
+            for _, batch in self._batches(samples, self.model.dtype):
                 logits = response_logits(self.model, batch)
                 self._shapes("reference_forward", step, batch, logits=logits)
                 rows += to_rows(batch.split(token_logprobs(logits, batch.target)))
@@ -91,7 +90,7 @@ class RewardRole(Role):
         return Sample(sample.number, (), tuple(self._other.encode(text)))
 
 
-class CriticRole(Role):
+class CriticRole(TrainedRole):
     """The value model and its optimizer."""
 
     name = "critic"
@@ -108,39 +107,22 @@ class CriticRole(Role):
         """Return the value of the state before each response token."""
         rows: Rows = []
         with self.recorder.span("critic_forward", step=step):
-            for part in self._micro(samples):
-                batch = self._batch(samples[part], self.model.head.weight.dtype)
+            for _, batch in self._batches(samples, self.model.head.weight.dtype):
                 values = self.model(**batch.inputs())[batch.row, batch.column]
                 self._shapes("critic_forward", step, batch, values=values)
                 rows += to_rows(batch.split(values))
         self._answered("critic_forward", step, samples, rows)
         return rows
 
-    def train(self, step: int, shares: list[MiniBatch]) -> Trained:
-        """Make one update for each mini-batch. Raises DivergedError."""
-        ppo = self.scenario.ppo
-        report = Report()
-        self.pristine = False
-        with self.recorder.span("critic_train", step=step):
-            for share in shares:
-                for part in self._micro(share.samples):
-                    batch = self._batch(share.samples[part], self.model.head.weight.dtype)
-                    value = self.model(**batch.inputs())[batch.row, batch.column]
-                    old, target = flat(share.old[part], value), flat(share.target[part], value)
-                    loss = losses.value_loss(
-                        value, old, target, clip=ppo.value_clip, value_coef=ppo.value_coef, count=share.count
-                    )
-                    self._shapes("critic_minibatch", step, batch, value=value)
-                    self.optimizer.backward(loss.total)
-                    report.add(loss)
-                report.losses.append(self.optimizer.take_loss())
-                report.grad_norms.append(self.optimizer.step(self.recorder.own_time))
-        with self.recorder.own_time():
-            digests = weights.digests(self.model.state_dict())
-        trained = report.close(digests)
-        if self.optimizer.log is not None:
-            self.optimizer.log.record(self.recorder, self.name, step, shares, trained.digest)
-        return trained
+    def _loss(self, step: int, micro: MiniBatch) -> losses.Loss:
+        ppo, batch = self.scenario.ppo, self._batch(micro.samples, self.model.head.weight.dtype)
+        value = self.model(**batch.inputs())[batch.row, batch.column]
+        self._shapes("critic_minibatch", step, batch, value=value)
+        old, target = flat(micro.old, value), flat(micro.target, value)
+        return losses.value_loss(value, old, target, clip=ppo.value_clip, value_coef=ppo.value_coef, count=micro.count)
+
+    def _trained_digests(self) -> dict[str, str]:
+        return weights.digests(self.model.state_dict())
 
     def learner_state(self) -> dict[str, Any]:
         """Return weights and optimizer state, on the CPU."""

@@ -263,6 +263,7 @@ class Trainer:
             micro_batches = [
                 share[part] for share in first_shares for part in batches.micro(share, ppo.micro_batch_size)
             ]
+        # Both roles train at the same time, each on its own processes.
         trained: dict[str, list[Trained]] = {name: gather(waiting) for name, waiting in futures.items()}
         self.digests = {name: ranks[0].digest for name, ranks in trained.items()} | {"batch": made.digest()}
         grad_norms = {name: ranks[0].grad_norms for name, ranks in trained.items()}
@@ -271,6 +272,7 @@ class Trainer:
             "losses": {name: sum(rank.losses[0] for rank in ranks) for name, ranks in trained.items()},
         }
         self._recorder.event("learner", step=step, **self.digests, norms=grad_norms, first=first)
+        # Ranks and mini-batches report sums, so that one division gives means over tokens whatever the cut.
         trained_tokens = float(sum(made.lengths[mini].sum() for mini in plan))
         sums: dict[str, float] = {}
         for rank in itertools.chain.from_iterable(trained.values()):

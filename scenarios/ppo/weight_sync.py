@@ -198,6 +198,8 @@ class WeightSync:
         furthest = int(np.argmax(np.nan_to_num(deltas, nan=np.inf)))
         engine = each[furthest]
         delta = np.abs(engine - learner)
+        # Against the numbers at the sync before: how far the update moved them, how far the engine is from there, and
+        # how far an engine that had not changed would be. The judge tells an engine that kept its weights by these.
         shift = shift_max = stale = behind = None
         if self._before is not None:
             learner_before, each_before = self._before

@@ -61,6 +61,7 @@ def _search(judged: Judged, bench: Bench, attribution: Attribution, started: flo
     if e.mode not in ("coupled", "greedy"):
         attribution.notes.append(f"not tested on the bench: {e.mode} sampling has no common randomness")
         return
+    # 1. The case: samples that both engines draw again, what no recorded cause explains among them.
     explained = explain(e, judged.kinds)
     open_ = unexplained(explained, judged.kinds)
     samples = choose(explained, judged.kinds)
@@ -70,7 +71,8 @@ def _search(judged: Judged, bench: Bench, attribution: Attribution, started: flo
         return
     attribution.drawn = sum(sample.offends for sample in samples)
     sides = bench.open(samples, _allowed(e, len(samples)))
-    # Only where recordings leave something unexplained is it worth asking the tokenizer, or syncing once more.
+    # 2. The symptoms of each side, against the reference. Only where recordings leave something unexplained is it worth
+    # asking the tokenizer, or syncing once more.
     unnamed = any(UNEXPLAINED.has(cause.key) for cause in judged.verdict.causes)
     if unnamed:
         attribution.learned = replace(attribution.learned, aloud=read_aloud(e, explained, bench.texts))
@@ -87,6 +89,7 @@ def _search(judged: Judged, bench: Bench, attribution: Attribution, started: flo
     _note_cut_sequences(attribution, len(samples))
     if unnamed and _shows_little(attribution):
         symptoms |= _resent(e, bench, sides, attribution)
+    # 3. One intervention after another on each side that differs.
     for side in [side_name for side_name in sides if attribution.first[side_name].total]:
         s = Situation(
             bench, e, side, symptoms[side], time.monotonic, deadline=started + BUDGET_S, samples=samples,

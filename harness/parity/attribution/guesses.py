@@ -86,6 +86,7 @@ def _fits(s: Situation, fitted: list[Fitted], *, partial: bool = False) -> Itera
     `partial`: with those that only bring it nearer, else with those that explain every choice.
     """
     fits = [fit for fit in fitted if fit.complete != partial]
+    # What explains every choice alone excludes its rivals. With others beside it, each names them.
     if not partial:
         # Of several that explain every choice, the one with the fewest digits most likely was written by someone.
         fits.sort(key=lambda fit: max(map(len, map(value_text, fit.values.values()))))

@@ -28,7 +28,7 @@ from harness.parity.suspected import confirm_suspicions, in_words
 from harness.parity.verdict import Judged
 from probes.format import SIDES
 from probes.plugins import PluginError
-from reports.model import RESIDUE, Cause, CauseKey, Finding, Verdict
+from reports.model import Cause, CauseKey, Finding, Verdict
 from reports.text import figure, part_of
 
 T = TypeVar("T")
@@ -56,21 +56,23 @@ def merged(judged: Judged, attribution: Attribution) -> Verdict:
     if verdict.verdict != "DIVERGENT" or e is None:
         return verdict
     recorded, families = verdict.causes, _Families()
+    # 1. What live engines showed may let the recordings name other causes: they are read again with it.
     if attribution.learned != Learned():
         e = dataclasses.replace(e, learned=attribution.learned)
         recorded = find(e, judged.kinds)
-    # The lifted stage had other engines, which attribution did not judge.
+    # 2. The lifted stage had other engines, which attribution did not judge: its causes are set aside.
     lifted = [cause for cause in recorded if cause.details.get("stage") == LIFTED]
+    # 3. Live proofs join the recorded causes. What only the bench named is added.
     causes, fresh = _proven([cause for cause in recorded if cause not in lifted], attribution)
     causes = [_confirmed(cause, attribution, families) for cause in causes]
+    # 4. Causes that the bench contradicts are withdrawn. UNEXPLAINED stays where a difference then has no cause.
     standing, withdrawn = _standing(causes, attribution, families)
-    explained = bool(fresh or (attribution.named and attribution.reproduced)) and _explained(attribution)
+    is_named_live = bool(fresh) or (bool(attribution.named) and attribution.reproduced)
+    explained = is_named_live and attribution.explained
     kept = _with_unexplained(standing, attribution, e, explained=explained, withdrawn=bool(withdrawn))
-    named_causes = [cause for cause in kept if not UNEXPLAINED.has(cause.key)]
+    # 5. Causes of the lifted stage come last, unless the run itself shows them too.
     judged_causes = [told_apart(cause, e) for cause in kept]
-    judged_causes += [
-        cause for cause in lifted if not any(_meant_by(cause, named_cause) for named_cause in named_causes)
-    ]
+    judged_causes += [cause for cause in lifted if not _is_among(cause, kept)]
     findings = [*verdict.findings, *withdrawn, *_findings(attribution, families.failed)]
     answer = divergent(e, judged.kinds, judged_causes) if judged_causes else Answer(verdict.reason, verdict.evidence)
     changed = dataclasses.replace(
@@ -81,7 +83,12 @@ def merged(judged: Judged, attribution: Attribution) -> Verdict:
         findings=measured(findings, judged_causes),
         figures=verdict.figures | {"attribution": _figures(attribution)},
     )
-    return confirm_suspicions(changed, removed_by=_removed_by(kept) if _explained(attribution) else [])
+    return confirm_suspicions(changed, removed_by=_removed_by(kept) if attribution.explained else [])
+
+
+def _is_among(cause: Cause, causes: list[Cause]) -> bool:
+    """Whether a cause is one of these, under a name of its own or of theirs. UNEXPLAINED names nothing."""
+    return any(_meant_by(cause, other) for other in causes if not UNEXPLAINED.has(other.key))
 
 
 def _standing(causes: list[Cause], attribution: Attribution, families: _Families) -> tuple[list[Cause], list[Finding]]:
@@ -141,12 +148,6 @@ def _meant_by(first: Cause, second: Cause) -> bool:
     """Whether two causes of one party are the same, whichever of them names more parts."""
     means_the_same = same_cause(first.key, second.key) or same_cause(second.key, first.key)
     return first.party == second.party and means_the_same
-
-
-def _settled(attribution: Attribution, side: str) -> bool:
-    """Whether the side does not differ on the bench, or no longer differs."""
-    first = attribution.first.get(side)
-    return first is not None and (not first.total or _difference_removed(attribution, side))
 
 
 def _confirmed(cause: Cause, attribution: Attribution, families: _Families) -> Cause:
@@ -234,7 +235,7 @@ def _wrong_premises(cause: Cause, attribution: Attribution) -> list[str]:
     """
     side = _side(cause)
     from_samples = cause.details.get("stage") == "native" and family(cause.key).drawn
-    if not from_samples or _live(cause) or not _difference_removed(attribution, side):
+    if not from_samples or _live(cause) or not attribution.removed(side):
         return []
     return [str(named.cause) for named in attribution.named if named.side == side and family(named.cause).premise]
 
@@ -246,8 +247,8 @@ def _on_bench(cause: Cause, attribution: Attribution) -> OnBench:
         tried=_attempts(cause, attribution),
         named=tuple(named.cause for named in attribution.named if named.side == side),
         proven=_live(cause),
-        removed_all=_difference_removed(attribution, side),
-        settled=_settled(attribution, side),
+        removed_all=attribution.removed(side),
+        settled=attribution.settled(side),
         remaining=None if remaining is None else remaining.total,
         noise=first is not None and bool(first.noise),
         drawn=attribution.drawn,
@@ -277,7 +278,12 @@ def _noted(cause: Cause, attribution: Attribution, families: _Families) -> Cause
         note = f"no intervention was tried: {_why_not(cause, side, attribution)}"
     if cause.party == "trainer" and not cause.proofs:
         note = "no intervention was tried: the bench does not make the trainer's own numbers again"
-    return dataclasses.replace(cause, evidence="; ".join(filter(None, (cause.evidence, f"live: {note}"))))
+    return dataclasses.replace(cause, evidence=_with_note(cause, note))
+
+
+def _with_note(cause: Cause, note: str) -> str:
+    """Return the evidence of a cause with what the bench says of it."""
+    return "; ".join(filter(None, (cause.evidence, f"live: {note}")))
 
 
 def _why_not(cause: Cause, side: str, attribution: Attribution) -> str:
@@ -292,30 +298,19 @@ def _why_not(cause: Cause, side: str, attribution: Attribution) -> str:
     return "attribution ended before its turn" if attribution.broken else "the bench has none for it"
 
 
-def _difference_removed(attribution: Attribution, side: str) -> bool:
-    """Whether the side differed, and no longer does."""
-    first, remaining = attribution.first.get(side), attribution.remaining.get(side)
-    return first is not None and remaining is not None and first.total > 0 and remaining.total <= RESIDUE * first.total
-
-
-def _explained(attribution: Attribution) -> bool:
-    differing = [side for side, first in attribution.first.items() if first.total]
-    return bool(differing) and all(_difference_removed(attribution, side) for side in differing)
-
-
 def _narrowed(cause: Cause, attribution: Attribution, e: Evidence) -> Cause:
     """Return UNEXPLAINED with what the bench adds: which side moved, whether it still does, and what is left."""
     if not attribution.first:
         return cause
-    differing = [side for side, first in attribution.first.items() if first.total]
+    differing = attribution.differing
     if not differing and _learner_moved(e, attribution):
         return _of_the_learner(cause)
     if not differing:
-        note = f"live: at the last weights every engine on the bench agrees with the reference{_passed(cause, e)}"
-        return dataclasses.replace(cause, evidence=f"{cause.evidence}; {note}")
+        note = f"at the last weights every engine on the bench agrees with the reference{_passed(cause, e)}"
+        return dataclasses.replace(cause, evidence=f"{cause.evidence}; live: {note}")
     party = differing[0] if len(differing) == 1 and cause.party == "unknown" else cause.party
     note = "; ".join([*(_left(side, attribution) for side in differing), *attribution.layers.values()])
-    evidence = "; ".join(filter(None, (cause.evidence, f"live: {note}")))
+    evidence = _with_note(cause, note)
     layer = attribution.computes.get(party)
     if layer and differing == [party]:
         excluded = attribution.excluded.get(party, ())
@@ -358,10 +353,9 @@ def _learner_moved(e: Evidence, attribution: Attribution) -> bool:
 
 def _of_the_learner(cause: Cause) -> Cause:
     summary = "the learner's forward pass differs from both engines, which agree with each other and with the reference"
-    evidence = "each engine repeats itself in other batches and by scoring; what a learner does that a score of one "
-    evidence += "sample does not is next: packing, padding, positions"
-    evidence = "; ".join(filter(None, (cause.evidence, f"live: {evidence}")))
-    return Cause.of(TRAINER.key("forward pass"), LEARNER_MOVED, summary, evidence, cause.details)
+    note = "each engine repeats itself in other batches and by scoring; what a learner does that a score of one "
+    note += "sample does not is next: packing, padding, positions"
+    return Cause.of(TRAINER.key("forward pass"), LEARNER_MOVED, summary, _with_note(cause, note), cause.details)
 
 
 def _remaining(causes: list[Cause], attribution: Attribution) -> list[str]:
@@ -369,7 +363,7 @@ def _remaining(causes: list[Cause], attribution: Attribution) -> list[str]:
     sides = []
     for side, remaining in attribution.remaining.items():
         first = attribution.first[side]
-        if attribution.broken or first.noise or _difference_removed(attribution, side):
+        if attribution.broken or first.noise or attribution.removed(side):
             continue
         live = [_live(cause) for cause in causes if _side(cause) == side]
         if live and all(live) and LEAST <= remaining.total < first.total:

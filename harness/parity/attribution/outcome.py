@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from harness.parity.causes.family import Seen
 from harness.parity.facts.evidence import Learned
 from harness.parity.interventions.situation import Named, Tried
+from reports.model import RESIDUE
 from scenarios.bench.case import Symptoms
 
 
@@ -39,3 +40,24 @@ class Attribution:
     learned: Learned = field(default_factory=Learned)
     reproduced: bool = False
     drawn: int = 0
+
+    @property
+    def differing(self) -> list[str]:
+        """Return the sides that differed before any intervention."""
+        return [side for side, first in self.first.items() if first.total]
+
+    @property
+    def explained(self) -> bool:
+        """Whether interventions removed the difference of every side that differed."""
+        return bool(self.differing) and all(map(self.removed, self.differing))
+
+    def removed(self, side: str) -> bool:
+        """Whether the side differed, and no longer does."""
+        first, remaining = self.first.get(side), self.remaining.get(side)
+        if first is None or remaining is None or not first.total:
+            return False
+        return remaining.total <= RESIDUE * first.total
+
+    def settled(self, side: str) -> bool:
+        """Whether the side was on the bench and does not differ there, or no longer differs."""
+        return side in self.first and (not self.first[side].total or self.removed(side))

@@ -7,7 +7,8 @@ The table docs/reference/causes.md is generated from them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from harness.parity.causes.proof import UNSTATED, ProofStandard
 from reports.model import CauseKey, Proof
 
 if TYPE_CHECKING:
-    from harness.parity.facts.evidence import Evidence
+    from harness.parity.facts.evidence import Evidence, Side
     from harness.parity.facts.explanation import Explained, Explanation
     from harness.parity.interventions.situation import Situation, Tried
     from harness.parity.interventions.trial import Trial
@@ -143,6 +144,19 @@ class Rule:
     run: Callable[[Evidence, Explained], Iterable[Explanation]]
     because: str
     alone: bool = field(default=False, kw_only=True)
+
+
+def of_each_side(
+    rule: Callable[[Evidence, Side, Explained], Iterator[Explanation]],
+) -> Callable[[Evidence, Explained], Iterator[Explanation]]:
+    """Make the `run` of a `Rule` from a function that explains the divergences of one side."""
+
+    @functools.wraps(rule)
+    def run(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+        for side in e.sides:  # the second side sees what was explained of the first
+            yield from rule(e, side, so_far)
+
+    return run
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,40 +22,48 @@ LIFTED = "lifted-precision"  # the check of both engines in float32
 def tokens(e: Evidence) -> Outcome:
     """Flips: benign only within the margin and to the learner's own second choice."""
     compared, flips = e.counts.compared_tokens, e.counts.flips
-    benign, beyond, unjudged = e.counts.benign_flips, e.counts.flips_beyond_margin, e.counts.flips_without_margin
-    details: dict[str, Any] = {
-        "compared_tokens": compared,
-        "flips": flips,
-        "benign_flips": benign,
-        "flips_beyond_margin": beyond,
-        "without_margin": unjudged,
-        "margin": e.tolerance.margin,
-    }
+    unjudged = e.counts.flips_without_margin
+    conclude = partial(
+        outcome,
+        "tokens",
+        compared_tokens=compared,
+        flips=flips,
+        benign_flips=e.counts.benign_flips,
+        flips_beyond_margin=e.counts.flips_beyond_margin,
+        without_margin=unjudged,
+        margin=e.tolerance.margin,
+    )
     if not coupled(e):
-        return outcome("tokens", "not tested", f"in {e.mode} mode the runs need not draw the same tokens", **details)
+        return conclude("not tested", f"in {e.mode} mode the runs need not draw the same tokens")
     if not compared:
-        return outcome("tokens", "not tested", "no token could be compared", **details)
-    if beyond:
-        sides = e.counts.flips_for_candidate
-        text = f"{part_of(beyond, compared, 'token')} differ beyond the margin of {figure(e.tolerance.margin)} nats "
-        text += f"(the learner sides with the baseline in {beyond - sides:,}, with the candidate in {sides:,}); "
-        text += counted(benign, "benign flip")
-        return outcome("tokens", "confirmed", text, kinds=(Kind.FLIP.of(),), **details)
-    if e.flips.too_many:
-        text = f"{part_of(flips, compared, 'token')} differ, {unjudged:,} of them where no margin says how close the "
-        text += f"choice was: engines within {figure(e.tolerance.value)} nats of each other are not tied so often"
-        return outcome("tokens", "confirmed", text, kinds=(Kind.FLIP.of(),), **details)
-    if e.flips.too_many_ties:
-        text = f"{part_of(benign, compared, 'token')} differ where the learner's margins say that the choice was tied: "
-        text += f"engines within {figure(e.tolerance.value)} nats of each other are not tied so often"
-        return outcome("tokens", "confirmed", text, kinds=(Kind.FLIP.of(),), **details)
+        return conclude("not tested", "no token could be compared")
+    if wrong := _wrong_flips(e):
+        return conclude("confirmed", wrong, kinds=(Kind.FLIP.of(),))
     if unjudged:
         text = f"{part_of(unjudged, flips, 'flip')} cannot be judged: no margin of the learner was recorded at them"
-        return outcome("tokens", "not tested", text, **details)
-    text = f"{part_of(compared, compared, 'token')} equal"
+        return conclude("not tested", text)
     if flips:
-        text = f"{counted(compared, 'token')} compared, {counted(flips, 'flip')}, all benign"
-    return outcome("tokens", "ruled out", text, **details)
+        return conclude("ruled out", f"{counted(compared, 'token')} compared, {counted(flips, 'flip')}, all benign")
+    return conclude("ruled out", f"{part_of(compared, compared, 'token')} equal")
+
+
+def _wrong_flips(e: Evidence) -> str:
+    """Return why flips cannot be benign: one is beyond the margin, or ties are too many; "" where they can be."""
+    compared, flips, benign = e.counts.compared_tokens, e.counts.flips, e.counts.benign_flips
+    beyond, unjudged = e.counts.flips_beyond_margin, e.counts.flips_without_margin
+    too_often = f"engines within {figure(e.tolerance.value)} nats of each other are not tied so often"
+    if beyond:
+        for_candidate = e.counts.flips_for_candidate
+        text = f"{part_of(beyond, compared, 'token')} differ beyond the margin of {figure(e.tolerance.margin)} nats "
+        text += f"(the learner sides with the baseline in {beyond - for_candidate:,}, with the candidate in "
+        return text + f"{for_candidate:,}); {counted(benign, 'benign flip')}"
+    if e.flips.too_many:
+        text = f"{part_of(flips, compared, 'token')} differ, {unjudged:,} of them where no margin says how close the "
+        return f"{text}choice was: {too_often}"
+    if e.flips.too_many_ties:
+        text = f"{part_of(benign, compared, 'token')} differ where the learner's margins say that the choice was tied"
+        return f"{text}: {too_often}"
+    return ""
 
 
 @check("lengths", required=coupled, draws=True)
@@ -158,9 +167,7 @@ def trained_tokens(e: Evidence) -> Outcome:
     """The tokens that a learner trained on, against those that its engine drew."""
     kinds = e.diverged(Kind.TRAINED)
     if kinds:
-        place = e.earliest(*kinds)
-        assert place is not None
-        text = f"what was trained on is not what was rolled out: {place.context}"
+        text = f"what was trained on is not what was rolled out: {e.begin(*kinds).context}"
         return outcome("trained-tokens", "confirmed", text, kinds=kinds)
     for side in e.sides:
         if gap := side.uncompared:

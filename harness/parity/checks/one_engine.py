@@ -346,8 +346,7 @@ def native(e: Evidence) -> Outcome:
     state: CheckState = "ruled out"
     text, missing = result.skipped or "; ".join(result.sentences()), list(result.not_compared)
     if kinds:
-        place = e.earliest(*kinds)
-        assert place is not None
+        place = e.begin(*kinds)
         state, text = "confirmed", f"{place.field}: {place.context}; {text}"
     elif result.skipped:
         state, text = "not tested", f"{result.skipped}: the engines' own samplers"

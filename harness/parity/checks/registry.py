@@ -229,6 +229,16 @@ def outcome(
     return Outcome(made, decides, kinds, findings or [], missing or [], settled_by)
 
 
+def by_findings(name: str, findings: list[Finding], untested: list[str], holding: list[str]) -> Outcome:
+    """Return the outcome of a check of each side: its findings, else what it could not test, else what holds."""
+    if findings:
+        text = "; ".join(f"{finding.where}: {finding.summary}" for finding in findings)
+        return outcome(name, "confirmed", text, decides=False, findings=findings)
+    if untested:
+        return outcome(name, "not tested", "; ".join([*untested, *holding]))
+    return outcome(name, "ruled out", "; ".join(holding))
+
+
 def coupled(e: Evidence) -> bool:
     """Whether both runs draw the same samples, so that tokens can be compared one by one."""
     return e.mode in ("coupled", "greedy") or seeded(e)

@@ -44,7 +44,7 @@ from harness.parity.subjects.weights.observed_lag import InUse, Updates
 from harness.parity.subjects.weights.observed_sync_record import SyncRecord
 from harness.recordings.store import Recording
 from harness.recordings.tables import Table
-from reports.model import Place
+from reports.model import Place, place_of_step
 from reports.text import counted
 
 
@@ -177,6 +177,11 @@ class EvidenceBuilder(Comparison[SideBuilder]):
             earliest_by_step[place.step] = divergence
         samples = np.asarray(samples, np.int64).reshape(-1)
         self.items.setdefault(key, []).append(items_of(place.step, samples if len(samples) else np.array([-1])))
+
+    def note_native(self, key: DivergenceKey, *, field: str, context: str, **values: Any) -> None:
+        """Note a divergence of a whole native stage, which has no step and no sample. `values`: fields of its place."""
+        place = place_of_step(step=-1, phase="native", field=field, context=context, **values)
+        self.note_divergence(key, [], place)
 
     def weigh(
         self, key: DivergenceKey, grid: Grid, compared: np.ndarray, size: np.ndarray, items: np.ndarray

@@ -175,15 +175,18 @@ def improves(before: Symptoms, after: Symptoms, *, recorded: bool = False) -> bo
     vanishes down to RESIDUE or some samples no longer differ. Differences that are no longer compared do not count: an
     intervention that only hid them removed nothing. As a control, no healthy sample and no kind may get worse.
     """
+    # Fewer differences are left, and not because they are no longer compared.
     gained, hidden = before.total - after.total, _hidden(before, after)
     if gained - hidden < (1 if recorded else LEAST) or gained < 2 * hidden:
         return False
+    # Nothing got worse: no kind of difference, and no sample that was healthy.
     slack = RESIDUE * before.total
     kinds = {*before.counts, *after.counts}
     if any(after.of(kind) > before.of(kind) + slack for kind in kinds):
         return False
     if any(after.healthy.get(kind, 0) > before.healthy.get(kind, 0) for kind in kinds):
         return False
+    # What went is a whole: a kind, or samples. A bit less of everything may be chance.
     vanished = any(count and after.of(kind) <= RESIDUE * count for kind, count in before.counts.items())
     cleaned = set(before.by_sample) - set(after.by_sample)
     return vanished or (bool(cleaned) and set(after.by_sample) <= set(before.by_sample))

@@ -59,6 +59,7 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
     options = dataclasses.replace(options or ParityOptions(), **changes)
     named = {"scenario": options.scenario} | command_options(options)
     reproduce = command_line("parity", str(baseline), str(candidate), **named)
+    # Everything that can be refused is refused before an environment is made or an engine starts.
     maps, baseline_scenario, candidate_scenario, plants = _planned(baseline, candidate, options)
     with (
         _fixes_name_candidate_set(options.candidate_overrides),
@@ -339,6 +340,7 @@ def _record_pair(
                 guard=guard,
                 warm=warm,
             )
+            # The judge's imports take seconds, which pass while engines start.
             threading.Thread(target=_load_judge, name="load-judge", daemon=True).start()
             experiment.begin()
             clock.lap("start_s")

@@ -151,6 +151,11 @@ class EngineInfo:
         )
 
     @property
+    def engine_name(self) -> str:
+        """`engine`, and "" where it was not recorded."""
+        return self.engine or ""
+
+    @property
     def mapped_by_others(self) -> bool:
         """Did a mapping that is not the harness's own make its arguments?"""
         return self.mapping not in (None, OURS)

@@ -30,5 +30,10 @@ class TokenizerInfo:
             generation_prompt=token_ids(event.get("generation_prompt")) or (),
         )
 
+    @property
+    def specials(self) -> tuple[int, ...]:
+        """Ids that begin or end a text."""
+        return self.end_ids if not self.begin_id else (*self.end_ids, self.begin_id)
+
 
 NO_TOKENIZER = TokenizerInfo.of({})  # of a run that recorded none

@@ -30,6 +30,11 @@ class TensorDigests:
     source: str | None
     digests: Mapping[str, str]
 
+    @property
+    def known(self) -> dict[str, str]:
+        """`digests` without the tensors of which none was made."""
+        return {name: digest for name, digest in self.digests.items() if digest}
+
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> TensorDigests:
         return cls(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.parity.causes.family import CauseFamily, OnBench, contradicted
+from harness.parity.causes.family import CauseFamily, OnBench, contradicted, of_each_side
 from harness.parity.causes.proof import supported
 from harness.parity.facts.divergence import ROLLOUT, DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
@@ -27,54 +27,54 @@ if TYPE_CHECKING:
     from harness.parity.interventions.situation import Tried
 
 
-def noisy(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def noisy(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find an engine whose own floor exceeds the cap, or that does not draw the same tokens twice."""
-    for side in e.sides:
-        if not len(so_far.left(Kind.FLOOR.of(side.name))):
-            continue
-        floor = side.floor
-        place = e.first[Kind.FLOOR.of(side.name)].place
-        if not floor.exceeds(e.of_engines):  # log-probabilities agree, tokens do not
-            yield Explanation(
-                Cause.of(
-                    RNG.key("seed ignored"),
-                    side.name,
-                    place.context,
-                    f"{floor.flips} samples were drawn differently at equal weights and seeds, though "
-                    f"log-probabilities of equal tokens agree within {figure(floor.largest)} nats",
-                    {"variants": floor.variants},
-                ),
-                keys((Kind.FLOOR, Kind.FLIP, Kind.LENGTH, Kind.FINISH, Kind.CHOICE), side.name),
-            )
-            continue
-        if untried_cache(e, side, so_far) or floor.of_one_sample(e.of_engines):
-            continue  # no recording tells the engine from its cache, or from one wrong number: UNEXPLAINED reports them
-        if _of_the_batch(e, side):
-            yield _batched(e, side)
-            continue
-        # Noise of this size explains differences up to a multiple of it. Larger ones stay open.
-        reach = HEADROOM * max(floor.largest, e.of_engines.cap)
-        largest = e.between_engines.largest[0]
-        within = not np.isfinite(largest) or largest <= reach
-        kinds: tuple[Kind, ...] = (Kind.FLOOR,)
-        if within:
-            kinds += (Kind.LOGPROB, Kind.FLIP, Kind.ENGINE, Kind.CHOICE, Kind.SYNC, Kind.NATIVE_LEARNER)
-        otherwise = bool(scored_otherwise(e, side.name))
-        drawn = "; its draws agree with each other in other batches and orders: it does not draw as it scores, or "
-        drawn = drawn + "was sent other prompts than it says" if otherwise else ""
-        summary = f"the {side.name} scores its own samples differently than it drew them, by more than the cap"
+    if not len(so_far.left(Kind.FLOOR.of(side.name))):
+        return
+    floor = side.floor
+    place = e.first[Kind.FLOOR.of(side.name)].place
+    if not floor.exceeds(e.of_engines):  # log-probabilities agree, tokens do not
         yield Explanation(
             Cause.of(
-                itself(side.name, DECODING if otherwise else ""),
+                RNG.key("seed ignored"),
                 side.name,
-                summary if otherwise else place.context,
-                f"max |Δ| {figure(floor.largest)} nats of the engine against "
-                f"itself at equal weights and randomness, cap {figure(e.of_engines.cap)}{drawn}",
+                place.context,
+                f"{floor.flips} samples were drawn differently at equal weights and seeds, though "
+                f"log-probabilities of equal tokens agree within {figure(floor.largest)} nats",
                 {"variants": floor.variants},
             ),
-            keys(kinds, side.name),
-            not_explained=_out_of_reach(e, side, reach),
+            keys((Kind.FLOOR, Kind.FLIP, Kind.LENGTH, Kind.FINISH, Kind.CHOICE), side.name),
         )
+        return
+    if untried_cache(e, side, so_far) or floor.of_one_sample(e.of_engines):
+        return  # no recording tells the engine from its cache, or from one wrong number: UNEXPLAINED reports them
+    if _of_the_batch(e, side):
+        yield _batched(e, side)
+        return
+    # Noise of this size explains differences up to a multiple of it. Larger ones stay open.
+    reach = HEADROOM * max(floor.largest, e.of_engines.cap)
+    largest = e.between_engines.largest[0]
+    within = not np.isfinite(largest) or largest <= reach
+    kinds: tuple[Kind, ...] = (Kind.FLOOR,)
+    if within:
+        kinds += (Kind.LOGPROB, Kind.FLIP, Kind.ENGINE, Kind.CHOICE, Kind.SYNC, Kind.NATIVE_LEARNER)
+    otherwise = bool(scored_otherwise(e, side.name))
+    drawn = "; its draws agree with each other in other batches and orders: it does not draw as it scores, or "
+    drawn = drawn + "was sent other prompts than it says" if otherwise else ""
+    summary = f"the {side.name} scores its own samples differently than it drew them, by more than the cap"
+    yield Explanation(
+        Cause.of(
+            itself(side.name, DECODING if otherwise else ""),
+            side.name,
+            summary if otherwise else place.context,
+            f"max |Δ| {figure(floor.largest)} nats of the engine against "
+            f"itself at equal weights and randomness, cap {figure(e.of_engines.cap)}{drawn}",
+            {"variants": floor.variants},
+        ),
+        keys(kinds, side.name),
+        not_explained=_out_of_reach(e, side, reach),
+    )
 
 
 def _out_of_reach(e: Evidence, side: Side, reach: float) -> dict[DivergenceKey, Callable[[np.ndarray], np.ndarray]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.parity.checks.registry import Outcome, check, outcome
+from harness.parity.checks.registry import Outcome, by_findings, check
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.engines.observed_memory import FEWEST, MIB, WHAT, Held, growth
 from reports.model import Finding
@@ -41,13 +41,8 @@ def memory_growth(e: Evidence) -> Outcome:
             f"{side.name}: none of {len(tested):,} series grows; {_mib(trend.smallest)} a step would have "
             f"been found in each (in {WHAT[worst.what]} of {worst.who} no less)"
         )
-    if findings:
-        text = "; ".join(f"{finding.where}: {finding.summary}" for finding in findings)
-        return outcome(NAME, "confirmed", text, decides=False, findings=findings)
-    if silent:
-        reasons = [f"{' and '.join(sides)}: {why}" for why, sides in silent.items()]
-        return outcome(NAME, "not tested", "; ".join([*reasons, *quiet]))
-    return outcome(NAME, "ruled out", "; ".join(quiet))
+    reasons = [f"{' and '.join(sides)}: {why}" for why, sides in silent.items()]
+    return by_findings(NAME, findings, reasons, quiet)
 
 
 def _finding(side: Side, record: Held, rate: float) -> Finding:

@@ -28,10 +28,10 @@ from harness.parity.subjects.sampling.checks_findings import (
 from harness.parity.subjects.sampling.checks_meaning import lost, title
 from harness.parity.subjects.sampling.observed import engine_given, engine_infos
 from harness.recordings.records.engine_info import NOTHING_REPORTED, EngineInfo
-from reports.model import SUSPICIONS, CauseKey, Finding, Subject
+from reports.model import SUSPICIONS, CauseKey, Finding
 from scenarios.engines import native_arguments as native_terms
 from scenarios.engines import registry
-from scenarios.engines.canonical import BY_NAME
+from scenarios.engines.canonical import BY_NAME, parameter_of
 from scenarios.settings import Engine
 
 # Parameters that are not asked for on every device: what the engine resolves alone, the number of engines, the router.
@@ -131,19 +131,14 @@ def _asked_parameters(side: Side, info: EngineInfo) -> Mapping[str, Any]:
 
 def _expected(info: EngineInfo, key: str) -> bool:
     """Whether this engine should report the parameter: not where only another engine has it."""
-    return key != "graph_padding" or "graph_padding" in native_terms.table("engine", info.engine or "")
-
-
-def _ok(key: str, asked_value: Any, got: Any) -> bool:
-    meaning = BY_NAME.get(key)
-    return bool(asked_value == got) if meaning is None else meaning.fits(asked_value, got)
+    return key != "graph_padding" or "graph_padding" in native_terms.table("engine", info.engine_name)
 
 
 def _mapped(side: Side, info: EngineInfo, asked_parameters: Mapping[str, Any]) -> Iterator[Finding]:
     """Compare asked with given, and see which arguments follow which parameter: a mapping that is right by luck is
     wrong.
     """
-    engine, native, given_parameters = info.engine or "", info.arguments, engine_given(info)
+    engine, native, given_parameters = info.engine_name, info.arguments, engine_given(info)
     for key, value in asked_parameters.items():
         if key == "generation_config":
             yield from _leak(side, info, given_parameters.get(key))
@@ -151,44 +146,46 @@ def _mapped(side: Side, info: EngineInfo, asked_parameters: Mapping[str, Any]) -
             yield from _not_honoured(side, info, key, value, given_parameters.get(key))
     # Parameters that were not asked for, and that the mapping sets.
     for key, got in given_parameters.items():
-        argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
+        meaning = parameter_of(key)
+        argument = meaning.native(engine)
         if key not in asked_parameters and native.get(argument) is not None:
             text = f"{key}: nothing was asked, {title(engine)}'s {argument} = {native[argument]!r}"
-            text += f": {BY_NAME[key].note(engine)} ({BY_NAME[key].trap})"
+            text += f": {meaning.note(engine)} ({meaning.trap})"
             yield parameter_finding(side, CONFIG.key(key), text, {"asked": None, "given": got, "native": argument})
     yield from _tied(side, info)
 
 
 def _not_honoured(side: Side, info: EngineInfo, key: str, value: Any, got: Any) -> Iterator[Finding]:
     """Find out whether the mapping dropped or changed one parameter. `got`: its value in the engine's arguments."""
-    engine, meaning = info.engine or "", BY_NAME.get(key)
-    argument = meaning.native(engine) if meaning is not None else ""
+    engine, meaning = info.engine_name, parameter_of(key)
+    argument, resolved = meaning.native(engine), info.resolved.parameters.get(key)
     # `moves` names the native arguments that follow a parameter. One that does not follow was dropped, even where
     # its value happens to be right.
-    follows = info.moves.get(key)
-    dropped = follows is not None and bool(argument) and argument not in follows
-    resolved = info.resolved.parameters.get(key)
+    is_dropped = bool(argument) and argument not in info.moves.get(key, (argument,))
     effective_value = resolved if got is None else got
+    is_known = effective_value is not None
     # A fixed value that only suffices here is too small for another request: by chance is exactly as asked.
-    as_asked = effective_value == value if dropped else _ok(key, value, effective_value)
-    wrong = effective_value is not None and not as_asked
-    if not dropped and (not wrong or got is None):
+    as_asked = effective_value == value if is_dropped else meaning.fits(value, effective_value)
+    wrong = is_known and not as_asked
+    if not is_dropped and (not wrong or got is None):
         return  # honoured; or seen at the live engine only, which `_resolved_otherwise` compares
-    text = lost(key, engine, value, got, info.arguments, dropped=dropped)
-    if not wrong and effective_value is not None:
+    text = lost(key, engine, value, got, info.arguments, dropped=is_dropped)
+    if is_known and as_asked:
         text += "; it is what was asked here, by chance"
     if resolved is not None and resolved != got:
         text += f"; {title(engine)} resolved {resolved!r}"
     details = {"asked": value, "given": got, "resolved": resolved, "native": argument}
-    if not wrong:
-        details |= not_passed_on(is_known=effective_value is not None)
-    about: Subject = "setting" if wrong else ""
-    yield parameter_finding(side, CONFIG.key(key), text, details, "warning" if wrong else "info", about=about)
+    if wrong:
+        yield parameter_finding(side, CONFIG.key(key), text, details)
+    else:
+        yield parameter_finding(
+            side, CONFIG.key(key), text, details | not_passed_on(is_known=is_known), "info", about=""
+        )
 
 
 def _tied(side: Side, info: EngineInfo) -> Iterator[Finding]:
     """Find native arguments that follow a parameter other than their own."""
-    engine, native = info.engine or "", info.arguments
+    engine, native = info.engine_name, info.arguments
     owner = {argument.name: key for key, argument in native_terms.table("engine", engine).items()}
     for key, followers in info.moves.items():
         for argument in followers:
@@ -209,7 +206,7 @@ def _leak(side: Side, info: EngineInfo, got: Any) -> Iterator[Finding]:
     listed = ", ".join(f"{key} {value!r}" for key, value in default_sampling.items()) or "it sets no sampling parameter"
     text = f"generation_config: {title(info.engine)} reads the model's generation_config.json: {listed}"
     trap = BY_NAME["generation_config"].trap
-    engine = registry.find(info.engine or "")
+    engine = registry.find(info.engine_name)
     at_endpoint = engine is not None and engine.defaults_at_endpoint_only
     where = " (at its OpenAI endpoint only)" if at_endpoint else f" ({trap})"
     yield parameter_finding(
@@ -228,16 +225,16 @@ def _resolved_otherwise(
     """Find parameters that were given as asked, or not reported as given, and that the live engine resolved
     otherwise.
     """
-    resolved, given_parameters, engine = info.resolved.parameters, engine_given(info), info.engine or ""
+    resolved, given_parameters, engine = info.resolved.parameters, engine_given(info), info.engine_name
     for key, value in asked_parameters.items():
         got = resolved.get(key)
         if key == "generation_config" or CONFIG.key(key) in reported_causes:
             continue
-        if got is None or _ok(key, value, got):
+        meaning = parameter_of(key)
+        if got is None or meaning.fits(value, got):
             continue
-        meaning = BY_NAME.get(key)
         left_out = key in given_parameters and given_parameters[key] is None
-        if left_out and meaning is not None and meaning.native(engine):
+        if left_out and meaning.native(engine):
             text = lost(key, engine, value, None, info.arguments) + f"; it resolved {got!r}"
             yield parameter_finding(side, CONFIG.key(key), text, {"asked": value, "given": None, "resolved": got})
         else:
@@ -250,11 +247,10 @@ def _other_value(side: Side, info: EngineInfo, key: str, asked: Any, resolved: A
     A warning where the value may change results or how much fits into memory, and was not our own default. A parameter
     that the engine does not have at all, and that was left at our default, is no setting that anybody made.
     """
-    meaning = BY_NAME.get(key)
-    changes_no_result = meaning is not None and not meaning.results
-    is_our_default = changes_no_result and asked == getattr(Engine(), key, None)
-    absent = is_our_default and meaning is not None and not meaning.native(info.engine or "")
-    severe = (meaning is not None and not meaning.more) or key in ("max_model_len", "max_num_seqs")
+    meaning = parameter_of(key)
+    is_our_default = not meaning.results and asked == getattr(Engine(), key, None)
+    absent = is_our_default and not meaning.native(info.engine_name)
+    severe = (key in BY_NAME and not meaning.more) or key in ("max_model_len", "max_num_seqs")
     return parameter_finding(
         side,
         CONFIG.key(key),
@@ -293,13 +289,13 @@ def _memory(baseline_info: EngineInfo, candidate_info: EngineInfo) -> Iterator[F
     if baseline_info.engine == candidate_info.engine:
         return
     meaning, infos = BY_NAME["memory_fraction"], (baseline_info, candidate_info)
-    arguments = [meaning.native(info.engine or "") for info in infos]
+    arguments = [meaning.native(info.engine_name) for info in infos]
     shares = [info.arguments.get(argument) for info, argument in zip(infos, arguments, strict=True)]
     if None in shares or shares[0] != shares[1]:
         return
     text = f"memory_fraction: {shares[0]} on both sides: "
     text += "; ".join(
-        f"{title(info.engine)}'s {argument} is {meaning.note(info.engine or '')}"
+        f"{title(info.engine)}'s {argument} is {meaning.note(info.engine_name)}"
         for info, argument in zip(infos, arguments, strict=True)
     )
     pools = [info.resolved.parameters.get("kv_cache_tokens") for info in infos]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.parity.checks.registry import Outcome, check, outcome
+from harness.parity.checks.registry import Outcome, by_findings, check
 from harness.parity.facts.evidence import Evidence, Side
 from reports.model import Finding
 from scenarios.settings import Placement
@@ -26,12 +26,7 @@ def placement(e: Evidence) -> Outcome:
             astray += wrong
             if not wrong:
                 kept.append(f"{side.name}, {kind}: {', '.join(sorted(set().union(*ran.values())))}")
-    if astray:
-        text = "; ".join(f"{finding.where}: {finding.summary}" for finding in astray)
-        return outcome(NAME, "confirmed", text, decides=False, findings=astray)
-    if silent:
-        return outcome(NAME, "not tested", "; ".join([*silent, *kept]))
-    return outcome(NAME, "ruled out", "; ".join(kept))
+    return by_findings(NAME, astray, silent, kept)
 
 
 def _astray(side: Side, role: str, ran_on: set[str], asked_hosts: set[str]) -> Finding:

@@ -51,6 +51,7 @@ def rollout_of_side(e: EvidenceBuilder, side: SideBuilder, rollout: Table, exper
     if experience is None:
         side.no_experience.append(rollout.step)
         return
+    # Numbers of other weights differ by an update. That is noted instead of every number.
     trained_version = experience.header.weight_version
     if None not in (version, trained_version) and version != trained_version:
         e.note_divergence(
@@ -102,7 +103,7 @@ def _not_finite(e: EvidenceBuilder, side: SideBuilder, rollout: Table) -> None:
     bad = np.flatnonzero(~np.isfinite(logprob.values))
     if not len(bad):
         return
-    rows = np.searchsorted(logprob.offsets, bad, side="right") - 1
+    rows = logprob.row_of(bad)
     row = int(rows[0])
     position = int(bad[0] - logprob.offsets[row])
     e.note_divergence(
@@ -145,6 +146,7 @@ def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, outp
     side.counts += SideCounts(trained_tokens=grid.size)
     if not follows_guide:
         _trained_tokens(e, side, aligned, tokens_equal)
+    # In half precision the learner itself may be off: that is not held against the engine.
     off = _learner_off(e, aligned, tokens_equal)
     _choices(e, side, aligned, tokens_equal, off)
     actor, logprob = experience.per_token("actor_logprob", tokens), rollout.per_token(_scored_as(e, rollout), output)
@@ -167,12 +169,11 @@ def _against_learner(e: EvidenceBuilder, side: SideBuilder, rollout: Table, outp
         match.sample[np.unique(grid.row[weighed.deciding])],
         _place_against_learner(side, aligned, int(weighed.deciding[0]), (p, q)),
     ):
+        # Read the numbers in other ways, and ask which property the differing tokens share: causes are made of both.
         prompt = rollout.rows("prompt")
         lengths = prompt.lengths[match.a] if prompt is not None else None
         observed_rereading.reread(e, kind, aligned, pairs.exchanged(), prompt=lengths, rounded=off > 0)
-        recorded = tokenizer(e)
-        specials = (*recorded.end_ids, *filter(None, [recorded.begin_id]))
-        step = StepTokens(aligned, p, q, cached, specials)
+        step = StepTokens(aligned, p, q, cached, tokenizer(e).specials)
         differs = np.zeros(grid.size, bool)
         differs[weighed.beyond] = True
         observed_separations.count(e.separations.setdefault(kind, {}), step, differs, tokens_equal)

@@ -8,7 +8,7 @@ aside during sleep are those of the version before. So a draw of another version
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from harness.recordings.records.engine_activity import EngineCall
@@ -89,28 +89,55 @@ def lifecycle(recording: Recording, versions: Mapping[int, int | None]) -> Lifec
 
 def _missteps(engine: int, calls: list[EngineCall], versions: Mapping[int, int | None]) -> Iterator[Misstep]:
     """Yield the wrong calls of one engine. `versions`: those of each step that drew."""
-    asleep: set[str] = set()
-    slept, given_up = set(), False
-    synced = any(call.name == "sync" for call in calls)  # otherwise syncs are not recorded here
-    drawn_version: int | None = None  # the version drawn with since the last sync
+    state = _State(records_syncs=any(call.name == "sync" for call in calls))
     for call in calls:
-        name, step = call.name, call.step
-        if name == "sleep":
-            asleep, given_up = set(Part), call.level == 2
-            slept.add(step)
-        elif name == "wake":
-            asleep.discard(call.part or "")
-        elif name == "sync":
-            given_up, drawn_version = False, None
-            if Part.WEIGHTS in asleep:
-                yield Misstep(What.SYNCED, step, engine)
-        elif name in DRAWS and asleep:
-            yield Misstep(What.DRAWN, step, engine)
-        elif name in DRAWS:
-            version = versions.get(step) if name == "generate" else None
-            older = synced and slept and None not in (version, drawn_version) and version != drawn_version
-            if given_up or older:
-                yield Misstep(What.UNSYNCED, step, engine)
-            elif version is not None:
-                drawn_version = version
-    yield from (Misstep(What.AWAKE, step, engine) for step in versions if slept and step not in slept)
+        wrong = state.after(call, versions)
+        if wrong is not None:
+            yield Misstep(wrong, call.step, engine)
+    if state.slept:
+        yield from (Misstep(What.AWAKE, step, engine) for step in versions if step not in state.slept)
+
+
+@dataclass
+class _State:
+    """What an engine holds, call after call.
+
+    `asleep`: its parts that sleep. `slept`: the steps in which it fell asleep. `discarded`: whether its weights are
+    gone since then. `version`: the weight version that it drew with since the last sync; None where none is known.
+    """
+
+    records_syncs: bool
+    asleep: set[str] = field(default_factory=set)
+    slept: set[int] = field(default_factory=set)
+    discarded: bool = False
+    version: int | None = None
+
+    def after(self, call: EngineCall, versions: Mapping[int, int | None]) -> What | None:
+        """Follow the next call. Return what is wrong with it; None where nothing is."""
+        if call.name == "sleep":
+            # At level 1 the weights are kept aside, at level 2 they are not (vLLM's sleep mode).
+            self.asleep, self.discarded = set(Part), call.level == 2
+            self.slept.add(call.step)
+        elif call.name == "wake":
+            self.asleep.discard(call.part or "")
+        elif call.name == "sync":
+            self.discarded, self.version = False, None
+            return What.SYNCED if Part.WEIGHTS in self.asleep else None
+        elif call.name in DRAWS:
+            return self._drawn(versions.get(call.step) if call.name == "generate" else None)
+        return None
+
+    def _drawn(self, version: int | None) -> What | None:
+        if self.asleep:
+            return What.DRAWN
+        if self.discarded or self._is_of_another(version):
+            return What.UNSYNCED
+        if version is not None:
+            self.version = version
+        return None
+
+    def _is_of_another(self, version: int | None) -> bool:
+        """Whether the version changed since the last draw, though no sync was recorded between them."""
+        if not self.records_syncs or not self.slept or None in (version, self.version):
+            return False
+        return version != self.version

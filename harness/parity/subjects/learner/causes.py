@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.family import CauseFamily, of_each_side
 from harness.parity.causes.proof import recorded
 from harness.parity.facts.divergence import DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
@@ -84,30 +84,26 @@ def _follows(e: Evidence, items: np.ndarray, affected: np.ndarray, own_columns: 
     return follows
 
 
-def ranks(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def ranks(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find faults that a learner's ranks recorded. They explain everything that is made of their work from then on."""
-    for side in e.sides:
-        for what in What:
-            faults = [fault for fault in side.rank_faults if fault.what is what]
-            if faults:
-                yield _explained(e, side, what, faults)
+    for what in What:
+        faults = [fault for fault in side.rank_faults if fault.what is what]
+        if faults:
+            yield _explained(e, side, what, faults)
 
 
 def _explained(e: Evidence, side: Side, what: What, faults: list[RankFault]) -> Explanation:
     steps = sorted({step for fault in faults for step in fault.steps})
     blamed, evidence = {rank for fault in faults for rank in fault.ranks}, faults[0].text
+    # The records do not say which rank has other samples or weights than it should. The other run may.
     if not blamed and what in (What.DEALT, What.APART):
         blamed = _unlike_the_other(e, side, faults[0])
-        who = f"rank {' and '.join(map(str, sorted(blamed)))} alone did something else than in the other run"
-        evidence += f"; {who}" if blamed else ""
-    who = f", rank {' and '.join(map(str, sorted(blamed)))} of {side.ranks.world}" if blamed else ""
+        if blamed:
+            evidence += f"; {_numbers(blamed)} alone did something else than in the other run"
+    who = f", {_numbers(blamed)} of {side.ranks.world}" if blamed else ""
     roles = sorted({fault.role for fault in faults})
-    details = {
-        "side": side.name,
-        "ranks": sorted(blamed),
-        "roles": roles,
-        "steps": steps,
-    }
+    details = {"side": side.name, "ranks": sorted(blamed), "roles": roles, "steps": steps}
     summary = f"{_WORDS[what].format(side=side.name, role=' and '.join(roles))}{who} {when(e, steps)}"
     apart = what in (What.GRADIENT, What.UPDATE, What.APART)  # such ranks score with other weights than those sent
     not_explained = {kind: _not_of_others(side) for kind in keys(SCORED, side.name)} if apart else {}
@@ -139,6 +135,10 @@ def _unlike_the_other(e: Evidence, side: Side, fault: RankFault) -> set[int]:
     return unlike if len(unlike) < len(side_updates) else set()
 
 
+def _numbers(ranks: set[int]) -> str:
+    return f"rank {' and '.join(map(str, sorted(ranks)))}"
+
+
 def _not_of_others(side: Side) -> Callable[[np.ndarray], np.ndarray]:
     """Return a mask function for samples that rank 0, whose weights are sent, scored itself."""
     rank_0_samples: set[tuple[int, int]] = set()
@@ -162,7 +162,6 @@ def _wrong_returns(e: Evidence, reading: Reading | None, sides: list[Side]) -> E
     count = sum(len(side.returns.items) for side in sides)
     affected = np.unique(np.concatenate([side.returns.items for side in sides]), axis=0)
     kinds = tuple(Kind.RETURNS.of(side.name) for side in sides)
-    place = e.earliest(*kinds)
     complete = [separation for side in sides for separation in side.returns.separations if separation.complete]
     where = complete[0].in_words() if complete else ""
     proofs = []
@@ -172,42 +171,40 @@ def _wrong_returns(e: Evidence, reading: Reading | None, sides: list[Side]) -> E
         TRAINER.key(reading or ANY_RETURNS),
         "trainer",
         f"{whose} returns {_LACK[reading]} {when(e, affected[:, 0])}",
-        "; ".join(filter(None, [counted(count, "sample"), where, place.context if place is not None else ""])),
+        "; ".join(filter(None, [counted(count, "sample"), where, e.begin(*kinds).context])),
         {"sides": [side.name for side in sides], "samples": count, "steps": np.unique(affected[:, 0]).tolist()},
         proofs,
     )
     return scored_wrongly(e, cause, kinds, affected, own=_RETURNS)
 
 
-def applied_losses(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def applied_losses(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find losses that a learner's own experience does not give: they are divided by something else."""
     nothing = np.empty((0, 2), np.int64)
 
     def before_they_part(items: np.ndarray) -> np.ndarray:
         return ~_follows(e, items, nothing, ())
 
-    for side in e.sides:
-        key, losses = Kind.APPLIED_LOSS.of(side.name), side.applied_losses
-        if not len(so_far.left(key)):
-            continue
-        place, roles = e.first[key].place, " and the ".join(losses.roles)
-        text, proofs = f"the {side.name}'s {roles} applies another loss than its experience gives", list[Proof]()
-        if losses.divisor is not None:
-            text = f"the {side.name}'s loss of the {roles} depends on the {losses.divisor.removesuffix(' in the loss')}"
-            proofs = [Proof(f"divide again: {losses.divisor}", losses.wrong, 0, "losses")]
-        details = {"side": side.name, "roles": list(losses.roles), "steps": list(losses.steps)}
-        cause = Cause.of(
-            TRAINER.key(losses.divisor or ANY_LOSS),
-            "trainer",
-            f"{text} {when(e, losses.steps)}",
-            place.context,
-            details,
-            proofs,
-        )
-        kinds = (key, Kind.EXPERIENCE.of(), Kind.LEARNER.of())
-        yield Explanation(
-            cause, kinds, from_step(losses.steps[0]), not_explained={Kind.EXPERIENCE.of(): before_they_part}
-        )
+    key, losses = Kind.APPLIED_LOSS.of(side.name), side.applied_losses
+    if not len(so_far.left(key)):
+        return
+    place, roles = e.first[key].place, " and the ".join(losses.roles)
+    text, proofs = f"the {side.name}'s {roles} applies another loss than its experience gives", list[Proof]()
+    if losses.divisor is not None:
+        text = f"the {side.name}'s loss of the {roles} depends on the {losses.divisor.removesuffix(' in the loss')}"
+        proofs = [Proof(f"divide again: {losses.divisor}", losses.wrong, 0, "losses")]
+    details = {"side": side.name, "roles": list(losses.roles), "steps": list(losses.steps)}
+    cause = Cause.of(
+        TRAINER.key(losses.divisor or ANY_LOSS),
+        "trainer",
+        f"{text} {when(e, losses.steps)}",
+        place.context,
+        details,
+        proofs,
+    )
+    kinds = (key, Kind.EXPERIENCE.of(), Kind.LEARNER.of())
+    yield Explanation(cause, kinds, from_step(losses.steps[0]), not_explained={Kind.EXPERIENCE.of(): before_they_part})
 
 
 def one_rank(e: Evidence, so_far: Explained) -> Iterator[Explanation]:

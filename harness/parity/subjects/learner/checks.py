@@ -34,12 +34,11 @@ def experience_matrix_shapes(e: Evidence) -> Outcome:
         _name_longest(side, details[side.name])
     skew_text = "; ".join(_skew_text(side, skew) for side, skew in details.items())
     wrong = [step for step in steps if by_side[0][step]["shape"] != by_side[1][step]["shape"]]
+    # Other tokens make other shapes of every pass: only passes over the same tokens say something of the learner.
     passes = other_passes(e, set(steps).difference(wrong, e.experience.other_tokens))
-    differing = [unequal.text for unequal in unequal_ranks(e)]
-    if wrong:
-        differing.insert(0, _other_shapes(e, by_side, steps, wrong))
-    if passes.other:
-        differing.append(_other_batches(passes))
+    shapes_text = _other_shapes(e, by_side, steps, wrong) if wrong else ""
+    rank_texts = [unequal.text for unequal in unequal_ranks(e)]
+    differing = [*filter(None, [shapes_text, *rank_texts, _other_batches(passes)])]
     if differing:
         text = "; ".join([*differing, skew_text])
         finding = Finding("experience shapes", text, effect(e))
@@ -75,7 +74,9 @@ def _other_shapes(e: Evidence, by_side: list[Shapes], steps: list[int], wrong: l
 
 
 def _other_batches(passes: Passes) -> str:
-    assert passes.other is not None
+    """Return in words the first pass that was given other batches of the same tokens; "" for none."""
+    if passes.other is None:
+        return ""
     step, phase, *batch_pair = passes.other
     return f"{phase} was given other batches in step {step} of the same experience: {_apart(*batch_pair)}"
 
@@ -139,8 +140,8 @@ def _name_longest(side: Side, skew: dict[str, Any]) -> None:
     table = side.recording.table("rollout", skew["longest in step"])
     if table is None:
         return
-    prompt, output = table.rows("prompt"), table.rows("output")
-    if prompt is not None and output is not None:
+    if (recorded := table.together("prompt", "output")) is not None:
+        prompt, output = recorded
         skew["longest sample"] = int(table.sample[int(np.argmax(prompt.lengths + output.lengths))])
 
 

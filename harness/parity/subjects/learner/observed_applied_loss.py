@@ -82,24 +82,28 @@ class LossSums:
         first, table = self.updates.get(tables.step), tables.experience
         if first is None or first.parts is None or table is None or side.recording.records.manifest.framework:
             return
-        settings = side.recording.records.settings.learner
+        learner = side.recording.records.settings.learner
         trained, moved = table.rows("tokens"), tables.step in e.places.get(Kind.ENGINE.of(side.name), {})
         right = trained is not None and 2 * scored >= len(trained.values) and not moved
         for role, loss in first.losses.items():
             if role == "actor" and not right:
                 continue  # its log-probabilities may be wrong: then the ratio is not one
-            tokens = _tokens(role, settings, table, first.parts, e.tolerance.value)
-            if tokens is None or not np.isfinite(loss):
-                continue
-            expected, allowed = tokens.mean(), tokens.allowed
-            readings = {divisor: read(tokens, settings.world_size or 1) for divisor, read in _READINGS.items()}
-            if abs(loss - expected) <= allowed:  # it counts only where another divisor would have shown
-                self.compared += any(abs(reading - expected) > 2 * allowed for reading in readings.values())
-                continue
-            self.compared += 1
-            self.fitting -= {divisor for divisor, reading in readings.items() if abs(loss - reading) > allowed}
-            self.roles.add(role)
-            self.places.append(_place(side, table, role, loss, expected))
+            tokens = _tokens(role, learner, table, first.parts, e.tolerance.value)
+            if tokens is not None and np.isfinite(loss) and self._is_wrong(tokens, loss, learner.world_size or 1):
+                self.roles.add(role)
+                self.places.append(_place(side, table, role, loss, tokens.mean()))
+
+    def _is_wrong(self, tokens: _Tokens, loss: float, ranks: int) -> bool:
+        """Whether the recorded loss of a mini-batch is not the mean of its tokens' losses. Counts it as compared."""
+        expected, allowed = tokens.mean(), tokens.allowed
+        readings = {divisor: read(tokens, ranks) for divisor, read in _READINGS.items()}
+        if abs(loss - expected) <= allowed:
+            # An agreement says something only where another divisor would have shown: half as far would not do.
+            self.compared += any(abs(reading - expected) > 2 * allowed for reading in readings.values())
+            return False
+        self.compared += 1
+        self.fitting -= {divisor for divisor, reading in readings.items() if abs(loss - reading) > allowed}
+        return True
 
     def losses(self, e: EvidenceBuilder, side: SideBuilder) -> AppliedLosses:
         """Return what the run showed, and note its divergences."""
@@ -117,28 +121,23 @@ def _tokens(
 
     `rounding`: how far a number of the same weights may be off in another batch.
     """
-    rows = table.row_by_sample
+    row_of = table.row_by_sample
     samples = [sample for part in parts for sample in part]
-    if not samples or not rows.keys() >= set(samples):
+    if not samples or not row_of.keys() >= set(samples):
         return None
-
-    def column(name: str) -> list[np.ndarray] | None:
-        """Return the numbers of the mini-batch's samples."""
-        values = table.rows(name)
-        return None if values is None else [values.row(rows[sample]).astype(np.float64) for sample in samples]
-
-    advantage, value, returns = column("advantage"), column("value"), column("return")
-    if role == "actor" and advantage is not None and settings.entropy_coef == 0.0:
+    rows = np.array([row_of[sample] for sample in samples], np.int64)
+    if role == "actor" and settings.entropy_coef == 0.0 and (actor := table.together("advantage")):
         # With a ratio of one the clipped objective is the advantage. Rounding of log-probabilities by r makes it e^r.
-        loss = -np.concatenate(advantage)
+        loss = -actor[0].joined_at(rows).astype(np.float64)
         moved = np.abs(loss) * np.expm1(rounding)
-        lengths = [len(row) for row in advantage]
-    elif role == "critic" and value is not None and returns is not None and np.isfinite(settings.value_coef):
+        lengths = actor[0].lengths[rows]
+    elif role == "critic" and np.isfinite(settings.value_coef) and (critic := table.together("value", "return")):
         # Half the squared error. A value that is off by r moves it by at most (|error| + r) r.
-        error = np.concatenate(value) - np.concatenate(returns)
+        value, returns = (column.joined_at(rows).astype(np.float64) for column in critic)
+        error = value - returns
         loss = settings.value_coef * error**2 / 2
         moved = settings.value_coef * (np.abs(error) + rounding) * rounding
-        lengths = [len(row) for row in value]
+        lengths = critic[0].lengths[rows]
     else:
         return None
     if not len(loss) or not np.isfinite(loss).all() or not np.isfinite(rounding):

@@ -40,6 +40,7 @@ def other_passes(e: Evidence, steps: set[int]) -> Passes:
     sign = np.concatenate(
         [np.full(len(hashes), weight) for hashes, weight in zip(hashes_by_side, (1, -1), strict=True)]
     )
+    # A line that both runs have equally often cancels out, whatever its place among the others.
     unequal_hashes = unique_hashes[np.bincount(count, weights=sign, minlength=len(unique_hashes)) != 0]
     if not len(unequal_hashes):
         return Passes(equal=len(hashes_by_side[0]))

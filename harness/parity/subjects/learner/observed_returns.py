@@ -71,7 +71,7 @@ class ReturnSums:
             return
         self.compared += len(experience.sample)
         wrong = rewards.wrong()
-        rows = np.unique(_rows_of(tokens, np.flatnonzero(wrong)))
+        rows = np.unique(tokens.row_of(np.flatnonzero(wrong)))
         if not len(rows):
             return
         aligned = AlignedTokens.of(rollout, experience, Match.of(rollout.sample, experience.sample), output, tokens)
@@ -81,7 +81,7 @@ class ReturnSums:
         observed_separations.count(self.sums, step, differs, np.ones(aligned.grid.size, bool))
         self.items.append(items_of(experience.step, experience.sample[rows]))
         for reading in Reading:
-            still_wrong = np.unique(_rows_of(tokens, np.flatnonzero(rewards.wrong(reading))))
+            still_wrong = np.unique(tokens.row_of(np.flatnonzero(rewards.wrong(reading))))
             self.repaired[reading] += len(np.setdiff1d(rows, still_wrong))
         self.places.append(_place(side, experience, tokens, rewards, int(np.flatnonzero(wrong)[0])))
 
@@ -107,46 +107,38 @@ def note(e: EvidenceBuilder, side: SideBuilder, sums: ReturnSums, tables: StepTa
     """Compare one step's returns with its rewards. A framework's job does not say how it makes its returns."""
     if side.recording.records.manifest.framework or tables.rollout is None or tables.experience is None:
         return
-    recorded = tokenizer(e)
-    specials = (*recorded.end_ids, *filter(None, [recorded.begin_id]))
-    sums.add(side, tables.rollout, tables.experience, specials)
+    sums.add(side, tables.rollout, tables.experience, tokenizer(e).specials)
 
 
 def _rewards(settings: LearnerSettings, table: Table) -> _StepRewards | None:
     """Return the rewards of a step; None where a column or a setting is missing, or a number is not finite."""
-    kl, value, returns = (table.rows(name) for name in COLUMNS)
-    reward, gamma, coefficient = table.flat("reward"), settings.gamma, settings.kl_coef
-    tokens = table.rows("tokens")
-    if kl is None or value is None or returns is None or reward is None or tokens is None:
+    recorded, reward, tokens = table.together(*COLUMNS), table.flat("reward"), table.rows("tokens")
+    gamma, coefficient = settings.gamma, settings.kl_coef
+    if recorded is None or reward is None or tokens is None:
         return None
-    ends = returns.offsets[1:][returns.lengths > 0] - 1
-    columns = [column.values.astype(np.float64) for column in (kl, value, returns)]
-    if not all(np.array_equal(column.lengths, tokens.lengths) for column in (kl, value, returns)):
+    if not all(np.array_equal(column.lengths, tokens.lengths) for column in recorded):
         return None
+    kl, values, totals = (column.values.astype(np.float64) for column in recorded)
+    ends = tokens.offsets[1:][tokens.lengths > 0] - 1
     if not np.isfinite([gamma, coefficient, settings.gae_lambda]).all():
         return None
-    penalty, values, totals = -coefficient * columns[0], columns[1], columns[2]
-    if not all(np.isfinite(numbers).all() for numbers in (*columns, reward)):
+    if not all(np.isfinite(numbers).all() for numbers in (kl, values, totals, reward)):
         return None
+    penalty = -coefficient * kl
     # Generalised advantage estimation (Schulman et al. 2016) makes each return of the reward r of its token and of the
     # next token: R = r + γ V' + γλ (R' − V'). This is solved for r. Beyond a sample's last token V' and R' are 0.
     next_value, next_return = np.append(values[1:], 0.0), np.append(totals[1:], 0.0)
     next_value[ends], next_return[ends] = 0.0, 0.0
     terminal = np.zeros_like(totals)
-    terminal[ends] = reward[returns.lengths > 0]
+    terminal[ends] = reward[tokens.lengths > 0]
     implied = totals - gamma * settings.gae_lambda * (next_return - next_value) - gamma * next_value
     # Every term is rounded in float32, so the reward may be off by a few roundings of their sizes.
     size = np.abs(totals) + np.abs(next_return) + np.abs(next_value) + np.abs(penalty) + np.abs(terminal)
     return _StepRewards(implied, penalty, terminal, ROUNDINGS * EPSILON / 2 * size)
 
 
-def _rows_of(rows: Rows, flat: np.ndarray) -> np.ndarray:
-    row_of: np.ndarray = np.searchsorted(rows.offsets, flat, side="right") - 1
-    return row_of
-
-
 def _place(side: SideBuilder, table: Table, tokens: Rows, rewards: _StepRewards, at: int) -> Place:
-    row = int(_rows_of(tokens, np.array([at]))[0])
+    row = int(tokens.row_of(np.array([at]))[0])
     recorded, implied = float(rewards.penalty[at] + rewards.terminal[at]), float(rewards.implied[at])
     return Place(
         **table.at(row),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from harness.parity.causes.family import Seen
+from harness.parity.causes.family import Seen, of_each_side
 from harness.parity.facts.divergence import NATIVE, ROLLOUT, DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import (
@@ -55,6 +56,31 @@ def _open(kind: DivergenceKey, readings: Readings, so_far: Explained) -> np.ndar
     return (readings["beyond"] > 0) & np.isin(keys_of(readings.keys), keys_of(so_far.left(kind)))
 
 
+@dataclass(frozen=True)
+class _Engine:
+    """An engine of which some samples differ from its learner. `readings`: what was measured of each of them."""
+
+    side: Side
+    kind: DivergenceKey
+    readings: Readings
+
+
+def _of_each_engine(
+    rule: Callable[[Evidence, _Engine, Explained], Iterator[Explanation]],
+) -> Callable[[Evidence, Explained], Iterator[Explanation]]:
+    """Make the `run` of a `Rule` from a function that re-reads the numbers of one engine."""
+
+    @of_each_side
+    @functools.wraps(rule)
+    def run(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
+        kind = Kind.ENGINE.of(side.name)
+        readings = e.log_probabilities.readings.get(kind)
+        if readings is not None:
+            yield from rule(e, _Engine(side, kind, readings), so_far)
+
+    return run
+
+
 def _with_short_ones(readings: Readings, open_: np.ndarray, good: np.ndarray, size: np.ndarray) -> np.ndarray:
     """Return those of the `good` rows that count: samples of at least `CLEAR` tokens, and the short ones of their
     steps.
@@ -97,16 +123,16 @@ def _whose(e: Evidence, side: str, affected: np.ndarray) -> str:
     return "" if engines_compared(e) else "either"
 
 
-def alignment(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def alignment(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find log-probabilities, or trained tokens, that are shifted: the difference is gone when they are read one or two
     positions further.
     """
-    for side in e.sides:
-        for kind in (Kind.ENGINE.of(side.name), Kind.TRAINED.of(side.name)):
-            for shift in SHIFTS:
-                repair = _shift(e, so_far, kind, shift)
-                if repair is not None:
-                    yield from _misaligned(e, side, kind, shift, repair)
+    for kind in (Kind.ENGINE.of(side.name), Kind.TRAINED.of(side.name)):
+        for shift in SHIFTS:
+            repair = _shift(e, so_far, kind, shift)
+            if repair is not None:
+                yield from _misaligned(e, side, kind, shift, repair)
 
 
 def _misaligned(e: Evidence, side: Side, kind: DivergenceKey, shift: int, repair: _Repair) -> Iterator[Explanation]:
@@ -202,53 +228,66 @@ def _shift(e: Evidence, so_far: Explained, kind: DivergenceKey, shift: int) -> _
     return None
 
 
-def scaled(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@_of_each_engine
+def scaled(e: Evidence, engine: _Engine, so_far: Explained) -> Iterator[Explanation]:
     """Find one factor that turns the engine's log-probabilities into the learner's: a division by the temperature,
     say.
     """
-    for side in e.sides:
-        kind = Kind.ENGINE.of(side.name)
-        readings = e.log_probabilities.readings.get(kind)
-        if readings is None:
-            continue
-        beyond, remaining = readings["beyond"], readings["scale left"]
-        open_ = _open(kind, readings, so_far)
-        good = open_ & (remaining <= RESIDUE * beyond) & (np.abs(readings["scale"] - 1) > SAME_SCALE)
-        rows = _with_short_ones(readings, open_, good, beyond)
-        if not rows.any():
-            continue
-        # A wrong scale affects every number of a step: steps whose other samples do not show it are excluded.
-        rows &= ~np.isin(readings["step"], _other_steps(readings, open_ & (beyond >= CLEAR), rows))
-        if not rows.any():
-            continue
-        factor = float(np.median(readings["scale"][rows]))
-        rows &= np.abs(readings["scale"] - factor) <= SAME_SCALE * abs(factor)
-        affected = readings.keys[rows]
-        whose = _whose(e, side.name, affected)
-        if not whose:
-            continue
-        trainer = whose == "trainer"
-        party = "trainer" if trainer else side.name
-        key = TRAINER.key("log-probabilities scaled") if trainer else LOGPROB_SEMANTICS.key("scaled")
-        proof = Proof(f"multiply by {figure(factor)}", int(beyond[rows].sum()), int(remaining[rows].sum()))
-        details = {"scale": factor, "samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()}
-        temperature = e.tolerance.temperature
-        matching = [text for text, value in (("T", temperature), ("1/T", 1 / temperature)) if temperature != 1.0
-                    and abs(factor - value) < SAME_SCALE]  # fmt: skip
-        evidence = f"after an exact linear fit {part_of(int(proof.after), int(proof.before), 'token')} still differ"
-        evidence += f"; the factor is the {matching[0]} of the run" if matching else ""
-        text = f"log-probabilities of the {'learner' if trainer else side.name} are scaled by "
-        text += f"{figure(factor if trainer else 1 / factor)} {when(e, affected[:, 0])}"
-        if whose == "either":
+    side, kind, readings = engine.side, engine.kind, engine.readings
+    rows = _scaled_rows(readings, _open(kind, readings, so_far))
+    if not rows.any():
+        return
+    # One division gives every sample the same factor. Samples with another one are left to other causes.
+    factor = float(np.median(readings["scale"][rows]))
+    rows &= np.abs(readings["scale"] - factor) <= SAME_SCALE * abs(factor)
+    affected, remaining = readings.keys[rows], readings["scale left"]
+    before, after = int(readings["beyond"][rows].sum()), int(remaining[rows].sum())
+    where = when(e, affected[:, 0])
+    match _whose(e, side.name, affected):
+        case "trainer":
+            key, party = TRAINER.key("log-probabilities scaled"), "trainer"
+            text = f"log-probabilities of the learner are scaled by {figure(factor)} {where}"
+        case "either":
+            key, party = LOGPROB_SEMANTICS.key("scaled"), side.name
             text = f"log-probabilities of the {side.name}'s learner are {figure(factor)} times its engine's "
-            text += f"{when(e, affected[:, 0])}; {_EITHER}"
-        cause = Cause.of(key, party, text, evidence, details, [proof])
-        affected = np.concatenate([affected, _quiet(readings, rows, remaining)])
-        if trainer:
-            yield scored_wrongly(e, cause, (kind, *_FROM_THE_LEARNER), affected)
-        else:
-            kinds = (kind, Kind.LOGPROB.of(), *scored_otherwise(e, side.name))
-            yield Explanation(cause, kinds, and_runs(affected))
+            text += f"{where}; {_EITHER}"
+        case "":
+            return
+        case _:
+            key, party = LOGPROB_SEMANTICS.key("scaled"), side.name
+            text = f"log-probabilities of the {side.name} are scaled by {figure(1 / factor)} {where}"
+    evidence = f"after an exact linear fit {part_of(after, before, 'token')} still differ"
+    evidence += _named_factor(factor, e.tolerance.temperature)
+    details = {"scale": factor, "samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()}
+    proof = Proof(f"multiply by {figure(factor)}", before, after)
+    cause = Cause.of(key, party, text, evidence, details, [proof])
+    affected = np.concatenate([affected, _quiet(readings, rows, remaining)])
+    if party == "trainer":
+        yield scored_wrongly(e, cause, (kind, *_FROM_THE_LEARNER), affected)
+    else:
+        kinds = (kind, Kind.LOGPROB.of(), *scored_otherwise(e, side.name))
+        yield Explanation(cause, kinds, and_runs(affected))
+
+
+def _scaled_rows(readings: Readings, open_: np.ndarray) -> np.ndarray:
+    """Return the samples that a factor of their own repairs, without steps whose other samples do not show it."""
+    beyond = readings["beyond"]
+    good = open_ & (readings["scale left"] <= RESIDUE * beyond) & (np.abs(readings["scale"] - 1) > SAME_SCALE)
+    rows = _with_short_ones(readings, open_, good, beyond)
+    # A wrong scale affects every number of a step.
+    return rows & ~np.isin(readings["step"], _other_steps(readings, open_ & (beyond >= CLEAR), rows))
+
+
+def _named_factor(factor: float, temperature: float) -> str:
+    """Say that a factor is the run's temperature or its inverse; "" where it is neither, or where the temperature is
+    1.
+    """
+    if temperature == 1.0:
+        return ""
+    for name, value in (("T", temperature), ("1/T", 1 / temperature)):
+        if abs(factor - value) < SAME_SCALE:
+            return f"; the factor is the {name} of the run"
+    return ""
 
 
 def _quiet(readings: Readings, rows: np.ndarray, remaining: np.ndarray) -> np.ndarray:
@@ -268,189 +307,178 @@ def _other_steps(readings: Readings, clear: np.ndarray, rows: np.ndarray) -> np.
     return np.array([s for s in steps if (rows & clear & (of == s)).sum() < MOST_SAMPLES * (clear & (of == s)).sum()])
 
 
-def as_the_reference(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@_of_each_engine
+def as_the_reference(e: Evidence, engine: _Engine, so_far: Explained) -> Iterator[Explanation]:
     """Find an engine, or a learner, that has the reference's numbers after an update: of the three the odd one out is
     the one that no other agrees with.
 
     Of the first weights the learner is the reference, so only later steps tell.
     """
-    for side in e.sides:
-        kind = Kind.ENGINE.of(side.name)
-        readings = e.log_probabilities.readings.get(kind)
-        if readings is None or side.sync.unchanged or not right_before(e, side.name):
-            continue
-        open_ = _open(kind, readings, so_far) & np.isin(readings["step"], later_steps(e, side.name))
-        beyond, affected = int(readings["beyond"][open_].sum()), readings.keys[open_]
-        if beyond < 2 * LEAST:
-            continue
-        engine, learner = (int(readings[f"{name} off reference"][open_].sum()) for name in ("engine", "truth"))
-        where, steps = when(e, affected[:, 0]), np.unique(affected[:, 0]).tolist()
-        details = {"samples": len(affected), "steps": steps}
-        evidence = f"engine and learner differ at {beyond:,} tokens; the engine differs from the reference there at "
-        evidence += f"{engine:,}, the learner at {learner:,}"
-        if engine <= RESIDUE * beyond < learner:
-            text = f"the {side.name}'s engine computes with the reference's weights {where}: no update reached it"
-            proof = Proof("hold the engine against the reference's numbers", beyond, engine)
-            key = STALE_WEIGHTS.key("those of the reference", many=True)
-            cause = Cause.of(key, side.name, text, evidence, details, proofs=[proof], observed=[Seen.REFERENCES])
-            yield Explanation(cause, keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name), from_step(steps[0]))
-        elif learner <= RESIDUE * beyond < engine:
-            text = f"the learner's log-probabilities are the reference's {where}, not those of the weights drawn with"
-            cause = Cause.of(TRAINER.key("scored with the reference"), "trainer", text, evidence, details)
-            yield scored_wrongly(e, cause, (kind, *_FROM_THE_LEARNER), affected)
+    side, kind, readings = engine.side, engine.kind, engine.readings
+    if side.sync.unchanged or not right_before(e, side.name):
+        return
+    open_ = _open(kind, readings, so_far) & np.isin(readings["step"], later_steps(e, side.name))
+    beyond, affected = int(readings["beyond"][open_].sum()), readings.keys[open_]
+    if beyond < 2 * LEAST:
+        return
+    engine_off, learner_off = (int(readings[f"{name} off reference"][open_].sum()) for name in ("engine", "truth"))
+    where, steps = when(e, affected[:, 0]), np.unique(affected[:, 0]).tolist()
+    details = {"samples": len(affected), "steps": steps}
+    evidence = f"engine and learner differ at {beyond:,} tokens; the engine differs from the reference there at "
+    evidence += f"{engine_off:,}, the learner at {learner_off:,}"
+    if engine_off <= RESIDUE * beyond < learner_off:
+        text = f"the {side.name}'s engine computes with the reference's weights {where}: no update reached it"
+        proof = Proof("hold the engine against the reference's numbers", beyond, engine_off)
+        key = STALE_WEIGHTS.key("those of the reference", many=True)
+        cause = Cause.of(key, side.name, text, evidence, details, proofs=[proof], observed=[Seen.REFERENCES])
+        yield Explanation(cause, keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name), from_step(steps[0]))
+    elif learner_off <= RESIDUE * beyond < engine_off:
+        text = f"the learner's log-probabilities are the reference's {where}, not those of the weights drawn with"
+        cause = Cause.of(TRAINER.key("scored with the reference"), "trainer", text, evidence, details)
+        yield scored_wrongly(e, cause, (kind, *_FROM_THE_LEARNER), affected)
 
 
-def slipped(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@_of_each_engine
+def slipped(e: Evidence, engine: _Engine, so_far: Explained) -> Iterator[Explanation]:
     """Find samples of which the numbers slip by some positions from one place on: ids that were encoded again, or left
     out, stand in place of those that the numbers belong to.
 
     The numbers behind the place were computed after other ids, so they come near to the learner's and do not equal
     them: this supports the cause.
     """
-    for side in e.sides:
-        kind = Kind.ENGINE.of(side.name)
-        readings = e.log_probabilities.readings.get(kind)
-        if readings is None:
-            continue
-        open_ = _open(kind, readings, so_far)
-        before, after = readings["slip before"], readings["slip after"]
-        large = before > LEAST * e.tolerated(kind.kind).value
-        rows = open_ & large & (readings["slip"] != 0) & (after <= MOST_OF_IT * before)
-        if rows.sum() < FEWEST_SLIPPED or 2 * rows.sum() < open_.sum():
-            continue
-        affected = readings.keys[rows]
-        slips = ", ".join(f"{by:+d}" for by in np.unique(readings["slip"][rows]))
-        yield Explanation(
-            Cause.of(
-                RETOKENIZATION.key(),
-                side.name,
-                f"from one place on the numbers of {len(affected):,} samples belong to other ids: as if their text had "
-                f"been encoded again {when(e, affected[:, 0])}",
-                f"read {slips} positions further behind that place, {figure(float(before[rows].sum()))} nats become "
-                f"{figure(float(after[rows].sum()))}",
-                {"samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()},
-            ),
-            (kind, Kind.LOGPROB.of(), *keys((Kind.CHOICE,), side.name)),
-            among(affected),
-        )
+    side, kind, readings = engine.side, engine.kind, engine.readings
+    open_ = _open(kind, readings, so_far)
+    before, after = readings["slip before"], readings["slip after"]
+    large = before > LEAST * e.tolerated(kind.kind).value
+    rows = open_ & large & (readings["slip"] != 0) & (after <= MOST_OF_IT * before)
+    if rows.sum() < FEWEST_SLIPPED or 2 * rows.sum() < open_.sum():
+        return
+    affected = readings.keys[rows]
+    slips = ", ".join(f"{by:+d}" for by in np.unique(readings["slip"][rows]))
+    yield Explanation(
+        Cause.of(
+            RETOKENIZATION.key(),
+            side.name,
+            f"from one place on the numbers of {len(affected):,} samples belong to other ids: as if their text had "
+            f"been encoded again {when(e, affected[:, 0])}",
+            f"read {slips} positions further behind that place, {figure(float(before[rows].sum()))} nats become "
+            f"{figure(float(after[rows].sum()))}",
+            {"samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()},
+        ),
+        (kind, Kind.LOGPROB.of(), *keys((Kind.CHOICE,), side.name)),
+        among(affected),
+    )
 
 
-def placeholders(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def placeholders(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find an engine of which only tokens with a log-probability of exactly 0 differ: a number was put in their place.
 
     What the engine computes for all other tokens is the learner's.
     """
-    for side in e.sides:
-        kind = Kind.ENGINE.of(side.name)
-        separations, items = e.log_probabilities.separations.get(kind, ()), so_far.left(kind)
-        exact = [separation for separation in separations if separation.exact]
-        zero = next((separation for separation in exact if separation.name == ZERO), None)
-        if zero is None or not zero.having_differing or not len(items):
-            continue
-        where = "; ".join(separation.in_words() for separation in exact if separation.complete)
-        yield Explanation(
-            Cause.of(
-                LOGPROB_SEMANTICS.key("placeholder"),
-                side.name,
-                f"the {side.name}'s engine gives 0.0 for {zero.having_differing:,} tokens: a placeholder, not their "
-                "log-probability",
-                where or zero.in_words(),
-                {"samples": len(items), "tokens": zero.having_differing},
-                [Proof("leave out the tokens that carry 0.0", zero.differing, zero.lacking_differing)],
-            ),
-            (kind, Kind.LOGPROB.of(), Kind.NATIVE_LEARNER.of(side.name), *scored_otherwise(e, side.name)),
-            and_native(items),
-        )
+    kind = Kind.ENGINE.of(side.name)
+    separations, items = e.log_probabilities.separations.get(kind, ()), so_far.left(kind)
+    exact = [separation for separation in separations if separation.exact]
+    zero = next((separation for separation in exact if separation.name == ZERO), None)
+    if zero is None or not zero.having_differing or not len(items):
+        return
+    where = "; ".join(separation.in_words() for separation in exact if separation.complete)
+    yield Explanation(
+        Cause.of(
+            LOGPROB_SEMANTICS.key("placeholder"),
+            side.name,
+            f"the {side.name}'s engine gives 0.0 for {zero.having_differing:,} tokens: a placeholder, not their "
+            "log-probability",
+            where or zero.in_words(),
+            {"samples": len(items), "tokens": zero.having_differing},
+            [Proof("leave out the tokens that carry 0.0", zero.differing, zero.lacking_differing)],
+        ),
+        (kind, Kind.LOGPROB.of(), Kind.NATIVE_LEARNER.of(side.name), *scored_otherwise(e, side.name)),
+        and_native(items),
+    )
 
 
-def rounded(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@_of_each_engine
+def rounded(e: Evidence, engine: _Engine, so_far: Explained) -> Iterator[Explanation]:
     """Find an engine of which every number is one of half precision: it was rounded after the model had computed it.
 
     It explains differences within what that type is believed to round. How the numbers were made does not follow.
     """
-    for side in e.sides:
-        kind = Kind.ENGINE.of(side.name)
-        readings = e.log_probabilities.readings.get(kind)
-        if readings is None:
-            continue
-        count, rows = int(readings["numbers"].sum()), _open(kind, readings, so_far)
-        name = next((name for name in GRIDS if readings[f"{name} numbers"].sum() == count), "")
-        if not name or count < 2 * LEAST:
-            continue
-        rows &= readings["size"] <= CAPS[name] * readings["beyond"]
-        affected = readings.keys[rows]
-        if not len(affected):
-            continue
-        yield Explanation(
-            Cause.of(
-                LOGPROB_SEMANTICS.key("rounded"),
-                side.name,
-                f"the {side.name}'s engine reports log-probabilities rounded to {name} {when(e, affected[:, 0])}",
-                f"all {count:,} numbers have at most {GRIDS[name]} significant bits, those of float32 have 24",
-                {"samples": len(affected), "numbers": count, "type": name},
-            ),
-            (kind, Kind.LOGPROB.of(), Kind.NATIVE_LEARNER.of(side.name), *scored_otherwise(e, side.name)),
-            and_native(affected),
-        )
+    side, kind, readings = engine.side, engine.kind, engine.readings
+    count, rows = int(readings["numbers"].sum()), _open(kind, readings, so_far)
+    name = next((name for name in GRIDS if readings[f"{name} numbers"].sum() == count), "")
+    if not name or count < 2 * LEAST:
+        return
+    rows &= readings["size"] <= CAPS[name] * readings["beyond"]
+    affected = readings.keys[rows]
+    if not len(affected):
+        return
+    yield Explanation(
+        Cause.of(
+            LOGPROB_SEMANTICS.key("rounded"),
+            side.name,
+            f"the {side.name}'s engine reports log-probabilities rounded to {name} {when(e, affected[:, 0])}",
+            f"all {count:,} numbers have at most {GRIDS[name]} significant bits, those of float32 have 24",
+            {"samples": len(affected), "numbers": count, "type": name},
+        ),
+        (kind, Kind.LOGPROB.of(), Kind.NATIVE_LEARNER.of(side.name), *scored_otherwise(e, side.name)),
+        and_native(affected),
+    )
 
 
-def semantics(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@_of_each_engine
+def semantics(e: Evidence, engine: _Engine, so_far: Explained) -> Iterator[Explanation]:
     """Find log-probabilities reported after temperature, or renormalised over the nucleus: each lies within the bounds
     of that reading.
 
     Bounds remove no difference, since one token's log-probability cannot be tempered without the whole distribution. So
     the records only support this cause. A live engine proves it.
     """
-    for side in e.sides:
-        kind = Kind.ENGINE.of(side.name)
-        readings = e.log_probabilities.readings.get(kind)
-        if readings is None:
+    side, kind, readings = engine.side, engine.kind, engine.readings
+    for name in ("tempered", "renormalised"):
+        if f"{name} left" not in readings:
             continue
-        for name in ("tempered", "renormalised"):
-            if f"{name} left" not in readings:
-                continue
-            outside, telling = readings[f"{name} left"], readings[f"{name} telling"]
-            open_ = _open(kind, readings, so_far)
-            good = open_ & (outside <= RESIDUE * readings["tokens"])
-            rows = _with_short_ones(readings, open_, good, readings["beyond"])
-            # Bounds also hold for many small faults. So most of what differs must lie within them, and enough tokens
-            # must tell.
-            if telling[rows].sum() < 2 * LEAST or rows.sum() < MOST_SAMPLES * _open(kind, readings, so_far).sum():
-                continue
-            affected = readings.keys[rows]
-            sampling = e.baseline.recording.records.settings.sampling
-            parameters = {"tempered": ["temperature"], "renormalised": filtered_by(sampling)}[name]
-            by = " and ".join(f"{parameter} {sampling.get(parameter)}" for parameter in parameters)
-            yield Explanation(
-                Cause.of(
-                    LOGPROB_SEMANTICS.key(name),
-                    side.name,
-                    f"the {side.name}'s engine reports log-probabilities {name} by {by} {when(e, affected[:, 0])}",
-                    f"{int((readings['tokens'] - outside)[rows].sum())} of {int(readings['tokens'][rows].sum())} "
-                    f"tokens lie within the bounds that this sets; at {int(telling[rows].sum())} the raw one would not",
-                    {"samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()},
-                ),
-                (kind, Kind.LOGPROB.of(), *scored_otherwise(e, side.name)),
-                among(np.concatenate([affected, _quiet(readings, rows, outside)])),
-            )
+        outside, telling = readings[f"{name} left"], readings[f"{name} telling"]
+        open_ = _open(kind, readings, so_far)
+        good = open_ & (outside <= RESIDUE * readings["tokens"])
+        rows = _with_short_ones(readings, open_, good, readings["beyond"])
+        # Bounds also hold for many small faults. So most of what differs must lie within them, and enough tokens
+        # must tell.
+        if telling[rows].sum() < 2 * LEAST or rows.sum() < MOST_SAMPLES * _open(kind, readings, so_far).sum():
+            continue
+        affected = readings.keys[rows]
+        sampling = e.baseline.recording.records.settings.sampling
+        parameters = {"tempered": ["temperature"], "renormalised": filtered_by(sampling)}[name]
+        by = " and ".join(f"{parameter} {sampling.get(parameter)}" for parameter in parameters)
+        yield Explanation(
+            Cause.of(
+                LOGPROB_SEMANTICS.key(name),
+                side.name,
+                f"the {side.name}'s engine reports log-probabilities {name} by {by} {when(e, affected[:, 0])}",
+                f"{int((readings['tokens'] - outside)[rows].sum())} of {int(readings['tokens'][rows].sum())} "
+                f"tokens lie within the bounds that this sets; at {int(telling[rows].sum())} the raw one would not",
+                {"samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()},
+            ),
+            (kind, Kind.LOGPROB.of(), *scored_otherwise(e, side.name)),
+            among(np.concatenate([affected, _quiet(readings, rows, outside)])),
+        )
 
 
-def mixed_version(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@_of_each_engine
+def mixed_version(e: Evidence, engine: _Engine, so_far: Explained) -> Iterator[Explanation]:
     """Find samples that differ up to one position only, or from one position on: the weights changed while they were
     drawn.
 
     Only a sync changes weights, so no sample can be split before the first sync.
     """
-    for side in e.sides:
-        kind = Kind.ENGINE.of(side.name)
-        readings = e.log_probabilities.readings.get(kind)
-        if readings is None or not right_before(e, side.name):
-            continue
-        open_ = _open(kind, readings, so_far)
-        for ahead in (True, False):
-            change = _change(e, readings, open_, ahead)
-            if change is not None:
-                yield _changed_midway(e, side, readings, change)
+    side, kind, readings = engine.side, engine.kind, engine.readings
+    if not right_before(e, side.name):
+        return
+    open_ = _open(kind, readings, so_far)
+    for ahead in (True, False):
+        change = _change(e, readings, open_, ahead)
+        if change is not None:
+            yield _changed_midway(e, side, readings, change)
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,7 @@ def note_means(e: EvidenceBuilder) -> None:
     """Turn the significant means into divergences, unless single tokens of the same comparison diverged already."""
     e.drift_tests = results = systematic.tested(e.drifts, systematic.Null.of(e.tolerance, e.mean_floor))
     for (compared, side), tests in results.items():
+        # Tokens beyond the tolerance move the mean, too: it says nothing that they do not.
         if compared.single is not None and compared.single.of(side) in e.first:
             continue
         for mean_test in tests:
@@ -88,8 +89,13 @@ def note_means(e: EvidenceBuilder) -> None:
                         context=describe(mean_test),
                     ),
                 )
-    e.weights_in_use = sides = observed_lag.sides(e.updates)
-    for name, in_use in sides.items():
+    _note_behind(e)
+
+
+def _note_behind(e: EvidenceBuilder) -> None:
+    """Note engines that are nearer to the learner's weights before an update than to those after it."""
+    e.weights_in_use = observed_lag.sides(e.updates)
+    for name, in_use in e.weights_in_use.items():
         for test in in_use.behind:
             context = f"over {test.where} the {name} is nearer to the learner's weights before the last update than to "
             context += f"its weights, by {figure(-test.errors)} standard errors ({test.reading})"

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.parity.causes.family import Seen
+from harness.parity.causes.family import Seen, of_each_side
 from harness.parity.facts.divergence import NATIVE, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation
@@ -51,56 +51,56 @@ LIKELIER = math.log(100)  # nats over the next best change: the wrong one would 
 FIELD = {"joint": "top_p", "blind": "repetition_penalty"}
 
 
-def native_prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def native_prompts(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find native prompts that the engine did not see as they were sent. It ran without any of our plugins, so it may
     be sent others.
     """
-    for side in e.sides:
-        kinds = side.native_prompts.kinds
-        for kind, where in kinds.items():
-            samples = len(set(where))
-            if kind == OF_ONE_REQUEST or is_of_one_sample(kind, samples):
-                continue
-            yield Explanation(
-                Cause.of(
-                    prompt_key(kind),
-                    side.name,
-                    f"the engine saw other prompt ids than it was sent in the native stage: {kind}",
-                    f"{counted(samples, 'sample')}, the first is {where[0][1]}",
-                    {
-                        "side": side.name,
-                        "stage": "native",
-                        "kind": kind,
-                        "samples": [list(place) for place in where[:50]],
-                    },
-                    [Proof(UNDONE[kind], samples, 0, "prompts")] if kind in UNDONE else [],
-                ),
-                keys((Kind.NATIVE_PROMPT, *NATIVE), side.name),
-            )
+    kinds = side.native_prompts.kinds
+    for kind, where in kinds.items():
+        samples = len(set(where))
+        if kind == OF_ONE_REQUEST or is_of_one_sample(kind, samples):
+            continue
+        yield Explanation(
+            Cause.of(
+                prompt_key(kind),
+                side.name,
+                f"the engine saw other prompt ids than it was sent in the native stage: {kind}",
+                f"{counted(samples, 'sample')}, the first is {where[0][1]}",
+                {
+                    "side": side.name,
+                    "stage": "native",
+                    "kind": kind,
+                    "samples": [list(place) for place in where[:50]],
+                },
+                [Proof(UNDONE[kind], samples, 0, "prompts")] if kind in UNDONE else [],
+            ),
+            keys((Kind.NATIVE_PROMPT, *NATIVE), side.name),
+        )
 
 
-def native_ends(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def native_ends(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find what makes all native samples of a side shorter: a dropped end token, or a lower limit than the other
     side's.
     """
     if e.native is None:
         return
-    for side in e.sides:
-        ends_at, (lengths, last, finish) = end_ids(e, side), _endings(side)
-        longest = _endings(e.other_side(side))[0].max(initial=0)
-        stopped, cut = finish == "stop", finish == "length"
-        lost = stopped & ~np.isin(last, sorted(ends_at))
-        key, text = None, ""
-        if ends_at and lost.sum() >= FEWEST and lost.sum() == stopped.sum():
-            key, affected = STOP.key("end token dropped"), lost
-            text = "no native sample ends with the token at which it stopped"
-        elif cut.sum() >= FEWEST and lengths.max() < longest and len(set(lengths[cut].tolist())) == 1:
-            key, affected = LENGTH.key("context"), cut
-            text = f"native samples end after {int(lengths.max())} tokens, the other side's after up to {int(longest)}"
-        if key:
-            details = {"side": side.name, "stage": "native", "samples": int(affected.sum())}
-            cause = Cause.of(key, side.name, text, counted(int(affected.sum()), "sample"), details)
-            yield Explanation(cause, keys((Kind.NATIVE, Kind.NATIVE_SAMPLER), side.name))
+    ends_at, (lengths, last, finish) = end_ids(e, side), _endings(side)
+    longest = _endings(e.other_side(side))[0].max(initial=0)
+    stopped, cut = finish == "stop", finish == "length"
+    lost = stopped & ~np.isin(last, sorted(ends_at))
+    key, text = None, ""
+    if ends_at and lost.sum() >= FEWEST and lost.sum() == stopped.sum():
+        key, affected = STOP.key("end token dropped"), lost
+        text = "no native sample ends with the token at which it stopped"
+    elif cut.sum() >= FEWEST and lengths.max() < longest and len(set(lengths[cut].tolist())) == 1:
+        key, affected = LENGTH.key("context"), cut
+        text = f"native samples end after {int(lengths.max())} tokens, the other side's after up to {int(longest)}"
+    if key:
+        details = {"side": side.name, "stage": "native", "samples": int(affected.sum())}
+        cause = Cause.of(key, side.name, text, counted(int(affected.sum()), "sample"), details)
+        yield Explanation(cause, keys((Kind.NATIVE, Kind.NATIVE_SAMPLER), side.name))
 
 
 def _endings(side: Side) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -110,74 +110,72 @@ def _endings(side: Side) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         output = table.rows("output")
         if output is None or table.finish is None:
             continue
-        has_output = output.lengths > 0
-        ends = np.full(len(has_output), -1, np.int64)
-        ends[has_output] = output.values[output.offsets[1:][has_output] - 1]
         lengths.append(output.lengths)
-        last.append(ends)
+        last.append(output.last(absent=-1))
         finish.append(np.asarray(table.finish, object))
     return np.concatenate(lengths), np.concatenate(last), np.concatenate(finish)
 
 
-def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def samplers(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find what the sampler did instead: the change of parameters under which the learner finds its samples likely."""
     result = e.native
-    for side in e.sides:
-        kind = Kind.NATIVE_SAMPLER.of(side.name)
-        if result is None or not len(so_far.left(kind)):
-            continue
-        for fit in result.sampler[side.name]["fits"]:
-            change, value, outside = fit.change, fit.value, fit.tokens_outside
-            requested = side.recording.records.settings.sampling.get(change)
-            likelihood = "impossible" if fit.gain == float("inf") else f"{figure(fit.gain)} nats less likely"
-            drawn_with = f"draws with {change} {figure(value)}, asked was {NEVER.get(change, requested)!r}"
-            did = STRUCTURE_WORDS.get(change, drawn_with)
-            if change == "passed":
-                did = f"takes the second best token now and then: at {value:.1%} of its tokens"
-            effect = f"from {figure(abs(fit.before))} to {figure(abs(fit.after))} standard errors of surprisal"
-            if outside[0] > outside[1]:
-                effect = f"from {outside[0]:,} to {outside[1]:,} tokens outside of the support"
-            yield Explanation(
-                Cause.of(
-                    key=STRUCTURE.get(change) or SAMPLING_PARAM.key(change),
-                    party=_party(side, change),
-                    summary=f"the {side.name}'s own sampler {did}",
-                    evidence=f"its samples are {likelihood} under what was asked; read as drawn with "
-                    f"{_words(change, value)} they go {effect}: a fit, which is no proof",
-                    details={
-                        "side": side.name,
-                        "stage": "native",
-                        "asked": requested,
-                        "fitted": value,
-                        "gain": fit.gain,
-                        "over": fit.over,
-                    },
-                    observed=_observed(side, change, fit.over),
-                ),
-                (Kind.NATIVE.of(), kind),
-            )
+    kind = Kind.NATIVE_SAMPLER.of(side.name)
+    if result is None or not len(so_far.left(kind)):
+        return
+    # A fit is how the change was found, so it is no proof of the change.
+    for fit in result.sampler[side.name]["fits"]:
+        change, value, outside = fit.change, fit.value, fit.tokens_outside
+        requested = side.recording.records.settings.sampling.get(change)
+        likelihood = "impossible" if fit.gain == float("inf") else f"{figure(fit.gain)} nats less likely"
+        drawn_with = f"draws with {change} {figure(value)}, asked was {NEVER.get(change, requested)!r}"
+        did = STRUCTURE_WORDS.get(change, drawn_with)
+        if change == "passed":
+            did = f"takes the second best token now and then: at {value:.1%} of its tokens"
+        effect = f"from {figure(abs(fit.before))} to {figure(abs(fit.after))} standard errors of surprisal"
+        if outside[0] > outside[1]:
+            effect = f"from {outside[0]:,} to {outside[1]:,} tokens outside of the support"
+        yield Explanation(
+            Cause.of(
+                key=STRUCTURE.get(change) or SAMPLING_PARAM.key(change),
+                party=_party(side, change),
+                summary=f"the {side.name}'s own sampler {did}",
+                evidence=f"its samples are {likelihood} under what was asked; read as drawn with "
+                f"{_words(change, value)} they go {effect}: a fit, which is no proof",
+                details={
+                    "side": side.name,
+                    "stage": "native",
+                    "asked": requested,
+                    "fitted": value,
+                    "gain": fit.gain,
+                    "over": fit.over,
+                },
+                observed=_observed(side, change, fit.over),
+            ),
+            (Kind.NATIVE.of(), kind),
+        )
 
 
-def native_min_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def native_min_tokens(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find a sampler that only end tokens before min_tokens depart from what was asked: they are every token that it
     could not have drawn.
     """
-    for side in e.sides:
-        kind, least = Kind.NATIVE_SAMPLER.of(side.name), side.recording.records.settings.sampling.min_tokens
-        if e.native is None or not least > 0 or not len(so_far.left(kind)):
-            continue
-        outside, early = e.native.sampler[side.name]["outside"], _early_ends(e, side, least)
-        if early < FEWEST or early != outside:
-            continue
-        cause = Cause.of(
-            SAMPLING_PARAM.key("min_tokens"),
-            _party(side, "min_tokens"),
-            f"the {side.name}'s own sampler draws end tokens before min_tokens = {least:g}",
-            f"all {counted(early, 'token')} that it could not have drawn as asked",
-            {"side": side.name, "stage": "native", "asked": least, "tokens": early},
-            observed=[Seen.AT_THE_LIMIT],
-        )
-        yield Explanation(cause, (Kind.NATIVE.of(), kind))
+    kind, least = Kind.NATIVE_SAMPLER.of(side.name), side.recording.records.settings.sampling.min_tokens
+    if e.native is None or not least > 0 or not len(so_far.left(kind)):
+        return
+    outside, early = e.native.sampler[side.name]["outside"], _early_ends(e, side, least)
+    if early < FEWEST or early != outside:
+        return
+    cause = Cause.of(
+        SAMPLING_PARAM.key("min_tokens"),
+        _party(side, "min_tokens"),
+        f"the {side.name}'s own sampler draws end tokens before min_tokens = {least:g}",
+        f"all {counted(early, 'token')} that it could not have drawn as asked",
+        {"side": side.name, "stage": "native", "asked": least, "tokens": early},
+        observed=[Seen.AT_THE_LIMIT],
+    )
+    yield Explanation(cause, (Kind.NATIVE.of(), kind))
 
 
 def _early_ends(e: Evidence, side: Side, least: float) -> int:
@@ -192,56 +190,56 @@ def _early_ends(e: Evidence, side: Side, least: float) -> int:
     return early
 
 
-def meanings(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def meanings(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find log-probabilities that have another meaning than the engine documents."""
     result = e.native
-    for side in e.sides:
-        kind = Kind.NATIVE_LEARNER.of(side.name)
-        meaning = result.meanings.get(side.name) if result is not None else None
-        if result is None or meaning is None or not len(so_far.left(kind)):
-            continue
-        if shift := meaning.shift:
-            text = f"native log-probabilities are shifted by {abs(shift.by)}: each stands "
-            text += f"{'after' if shift.by > 0 else 'before'} its token"
-            proof = Proof(f"read {shift.by:+d} position", shift.before, shift.after, "tokens")
-            details = {"side": side.name, "stage": "native", **dataclasses.asdict(shift)}
-            yield Explanation(Cause.of(ALIGNMENT.key(), side.name, text, "", details, [proof]), (kind,))
-        recognised = meaning.recognised
-        if recognised in ("", RAW, meaning.documented):
-            continue
-        before, after = meaning.beyond["learner_logprob"], meaning.beyond[meaning.column]
-        if before <= FEWEST_OUTLIERS:
-            continue  # a meaning is one of all numbers, and so few may be wrong by themselves
-        yield Explanation(
-            Cause.of(
-                LOGPROB_SEMANTICS.key(recognised),
-                "mapping" if recognised in _set(meaning.mode) else side.name,
-                f"the {side.name}'s native log-probabilities are {recognised}, not the model's own",
-                evidence(result, side.name),
-                {"side": side.name, "stage": "native", **meaning.facts()},
-                [Proof(f"held against the learner's {recognised} ones", before, after, "tokens")],
-            ),
-            (kind,),
-        )
+    kind = Kind.NATIVE_LEARNER.of(side.name)
+    meaning = result.meanings.get(side.name) if result is not None else None
+    if result is None or meaning is None or not len(so_far.left(kind)):
+        return
+    if shift := meaning.shift:
+        text = f"native log-probabilities are shifted by {abs(shift.by)}: each stands "
+        text += f"{'after' if shift.by > 0 else 'before'} its token"
+        proof = Proof(f"read {shift.by:+d} position", shift.before, shift.after, "tokens")
+        details = {"side": side.name, "stage": "native", **dataclasses.asdict(shift)}
+        yield Explanation(Cause.of(ALIGNMENT.key(), side.name, text, "", details, [proof]), (kind,))
+    recognised = meaning.recognised
+    if recognised in ("", RAW, meaning.documented):
+        return
+    before, after = meaning.beyond["learner_logprob"], meaning.beyond[meaning.column]
+    if before <= FEWEST_OUTLIERS:
+        return  # a meaning is one of all numbers, and so few may be wrong by themselves
+    yield Explanation(
+        Cause.of(
+            LOGPROB_SEMANTICS.key(recognised),
+            "mapping" if recognised in _set(meaning.mode) else side.name,
+            f"the {side.name}'s native log-probabilities are {recognised}, not the model's own",
+            evidence(result, side.name),
+            {"side": side.name, "stage": "native", **meaning.facts()},
+            [Proof(f"held against the learner's {recognised} ones", before, after, "tokens")],
+        ),
+        (kind,),
+    )
 
 
-def seeds(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def seeds(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find requests that draw another sample under the same seed, although the engine honours request seeds."""
     result = e.native
-    for side in e.sides:
-        kind = Kind.NATIVE_REPEAT.of(side.name)
-        if result is None or kind not in e.first:
-            continue
-        repeat = result.repeats[side.name]
-        samples, details = repeat["samples"], {"side": side.name, "stage": "native", **repeat}
-        key, text, proofs = RNG.key("seed ignored"), "the same requests with the same seeds draw other samples", []
-        if repeat["state"] == EXCHANGED:
-            key, text = ORDER.key(), "the same requests with the same seeds draw the samples of others"
-            proofs = [Proof("match samples by their tokens", samples, samples - repeat["exchanged"], "samples")]
-        evidence_text = (
-            f"{part_of(repeat['alike'], samples, 'sample')} alike, {figure(repeat['expected'])} expected by chance"
-        )
-        yield Explanation(Cause.of(key, side.name, text, evidence_text, details, proofs), (kind,))
+    kind = Kind.NATIVE_REPEAT.of(side.name)
+    if result is None or kind not in e.first:
+        return
+    repeat = result.repeats[side.name]
+    samples, details = repeat["samples"], {"side": side.name, "stage": "native", **repeat}
+    key, text, proofs = RNG.key("seed ignored"), "the same requests with the same seeds draw other samples", []
+    if repeat["state"] == EXCHANGED:
+        key, text = ORDER.key(), "the same requests with the same seeds draw the samples of others"
+        proofs = [Proof("match samples by their tokens", samples, samples - repeat["exchanged"], "samples")]
+    evidence_text = (
+        f"{part_of(repeat['alike'], samples, 'sample')} alike, {figure(repeat['expected'])} expected by chance"
+    )
+    yield Explanation(Cause.of(key, side.name, text, evidence_text, details, proofs), (kind,))
 
 
 def _observed(side: Side, change: str, over: float) -> list[Seen]:

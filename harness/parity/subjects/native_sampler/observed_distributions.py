@@ -37,7 +37,6 @@ from harness.parity.subjects.native_sampler.observed_two_samples import (
     statistics_of,
 )
 from probes.format import SIDES
-from reports.model import place_of_step
 from reports.text import figure
 
 MOST_SAMPLES = 20_000  # of both stages: 1,999 permutations of as many booleans are 40 MB, their weights 160 MB
@@ -209,12 +208,4 @@ def _note(e: EvidenceBuilder, key: DivergenceKey, name: Statistic, result: Nativ
     look = next(look for look in result.looks if name in look.rejected)
     test = look.tests[name]
     text = f"p = {figure(test['p_holm'])} after Holm's correction, alpha {figure(look.alpha)} at look {look.draws}"
-    place = place_of_step(
-        step=-1,
-        phase="native",
-        field=name,
-        baseline=test.get("baseline"),
-        candidate=test.get("candidate"),
-        context=text,
-    )
-    e.note_divergence(key, [], place, phase="native")
+    e.note_native(key, field=name, context=text, baseline=test.get("baseline"), candidate=test.get("candidate"))

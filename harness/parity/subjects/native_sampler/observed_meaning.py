@@ -49,7 +49,7 @@ def recognise(e: EvidenceBuilder, side: RecordedSide, samples: Samples, stage: N
     if not parts:
         return False
     info = next(iter(engine_infos(side, "native")), NOTHING_REPORTED)
-    engine, mode = info.engine or "", info.resolved.logprobs_mode or ""
+    engine, mode = info.engine_name, info.resolved.logprobs_mode or ""
     documented = _documented(engine)
     if _unscored_temperature(e, parts) and _tempers(documented, mode):
         stage.add(
@@ -61,6 +61,10 @@ def recognise(e: EvidenceBuilder, side: RecordedSide, samples: Samples, stage: N
     columns = _columns(e, parts)
     name = _recognised(e, side, columns, documented)
     recognised = MEANING.get(name, "")
+    # A meaning that is neither raw nor documented is a fault. Its distance is then that from the raw numbers.
+    is_sound = recognised in (RAW, documented)
+    compared = name if is_sound and name else "learner_logprob"
+    stage.note("learner_delta", side.name, max(_largest(e, tokens, compared) for tokens in parts))
     meaning = Meaning(
         engine=engine,
         mode=mode,
@@ -71,11 +75,7 @@ def recognise(e: EvidenceBuilder, side: RecordedSide, samples: Samples, stage: N
         tokens=columns["learner_logprob"].compared,
     )
     stage.note("meanings", side.name, meaning)
-    # A meaning that is neither raw nor documented is a fault. Its distance is then that from the raw numbers.
-    sound = recognised in (RAW, documented)
-    compared = name if sound and name else "learner_logprob"
-    stage.note("learner_delta", side.name, max(_largest(e, tokens, compared) for tokens in parts))
-    if sound:
+    if is_sound:
         if recognised != RAW:
             stage.add("findings", _as_documented(engine or side.name, recognised, side))
         for part in parts:
@@ -84,6 +84,7 @@ def recognise(e: EvidenceBuilder, side: RecordedSide, samples: Samples, stage: N
     if documented == TEMPERED and not recognised and _as_drawn(e, side, parts, samples, stage):
         # Bounds hold for other small faults too: the forward pass must be known to be right from the coupled run.
         return Kind.ENGINE.of(side.name) not in e.first
+    # Numbers without a meaning may be right and stand at the wrong token.
     plain = [column for column in columns if MEANING[column] in (RAW, documented)]
     shift = None if recognised else _shift(e, parts, plain)
     stage.note("meanings", side.name, replace(meaning, shift=shift))

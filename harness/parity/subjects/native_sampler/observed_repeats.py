@@ -22,7 +22,7 @@ from harness.parity.subjects.native_sampler.observed import Collisions, NativeSt
 from harness.parity.subjects.native_sampler.observed_samples import Samples, tables
 from harness.parity.subjects.sampling.observed import engine_infos
 from harness.recordings.tables import Table
-from reports.model import CauseKey, Finding, place_of_step
+from reports.model import CauseKey, Finding
 from reports.text import figure, part_of
 
 _SEED = CauseKey("CONFIG", ("seed",))  # the same cause as in the check `engine-parameter-map`, for one setting
@@ -49,6 +49,7 @@ def collisions(e: EvidenceBuilder, side: SideBuilder, samples: Samples, stage: N
     for members in groups.values():
         n = len(members)
         likelihood = np.exp(np.nan_to_num(samples.likelihood[members], nan=-np.inf))
+        # n (n - 1) / 2 pairs, each equal with the mean likelihood of the n samples.
         expected += (n - 1) / 2 * float(likelihood.sum())
         pairs += n * (n - 1) // 2
         counts = list(_counts([samples.output[i] for i in members]).values())
@@ -65,14 +66,8 @@ def collisions(e: EvidenceBuilder, side: SideBuilder, samples: Samples, stage: N
         )
         return False
     text = f"{side.name}: {equal} equal pairs, {figure(expected)} expected"
-    place = place_of_step(
-        step=-1,
-        phase="native",
-        field="equal samples of one prompt",
-        **side.paired(equal, expected),
-        context=text,
-    )
-    e.note_divergence(Kind.COLLISION.of(side.name), [], place, phase="native")
+    values = side.paired(equal, expected)
+    e.note_native(Kind.COLLISION.of(side.name), field="equal samples of one prompt", context=text, **values)
     return True
 
 
@@ -101,15 +96,8 @@ def shared_seeds(e: EvidenceBuilder, side: RecordedSide, draws: int, stage: Nati
             f"engine {engine} of the {side.name} drew {int(borrowed.sum()):,} of its {int((rank == engine).sum()):,} "
             f"native samples with seeds of samples of engine {owners}"
         )
-        at = place_of_step(
-            step=-1,
-            phase="native",
-            rank=engine,
-            field="seeds of two engines",
-            **side.paired(engine, owners),
-            context=text,
-        )
-        e.note_divergence(Kind.SHARED_SEEDS.of(side.name), [], at, phase="native")
+        pair, key = side.paired(engine, owners), Kind.SHARED_SEEDS.of(side.name)
+        e.note_native(key, field="seeds of two engines", context=text, rank=engine, **pair)
 
 
 def _counts(values: list[bytes]) -> dict[bytes, int]:
@@ -139,15 +127,10 @@ def repeats(e: EvidenceBuilder, side: RecordedSide, samples: Samples, stage: Nat
         stage.add("not_compared", f"does the {side.name}'s sampler repeat itself: {reason}")
     text = f"{part_of(twice.equal, twice.compared, 'sample')} drawn alike under the same seed, "
     text += f"{figure(twice.expected)} expected by chance"
+    # A promise that was broken is a divergence. An engine that promises nothing is only reported.
     if state == EXCHANGED or (state == "not repeated" and promise == "honoured"):
-        place = place_of_step(
-            step=-1,
-            phase="native",
-            field="samples drawn twice",
-            **side.paired(twice.equal, twice.compared),
-            context=f"{side.name}: {text}",
-        )
-        e.note_divergence(Kind.NATIVE_REPEAT.of(side.name), [], place, phase="native")
+        key, values = Kind.NATIVE_REPEAT.of(side.name), side.paired(twice.equal, twice.compared)
+        e.note_native(key, field="samples drawn twice", context=f"{side.name}: {text}", **values)
     elif state == "partly repeated" or (state == "not repeated" and promise == "ignored"):
         why = "it promises no repetition: request seeds are ignored" if promise == "ignored" else "not all of them"
         stage.add("findings", Finding("native seeds", f"{text}; {why}", where=side.name))

@@ -48,6 +48,8 @@ def _read(e: EvidenceBuilder, plan: Plan, stage: NativeStage) -> observed_distri
     most = plan.draws * max(len(drawn.first(1)) for drawn in samples)
     stage.set(samples=(len(samples[0]), len(samples[1])), most=most)
     _versions(e, stages, stage)
+    # A sampler is judged only where the learner knows its distribution: its engine's numbers are the learner's, and
+    # its samples are its own.
     readable: set[str] = set()
     for side, drawn in zip(e.sides, samples, strict=True):
         for table in (*tables(side, "native", draws), *tables(side, "repeat")):

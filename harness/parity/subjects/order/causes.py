@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.family import CauseFamily, of_each_side
 from harness.parity.causes.proof import either
 from harness.parity.facts.divergence import ROLLOUT, DivergenceKey, Kind, keys
-from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, and_runs, keys_of, when
 from harness.parity.interventions.situation import LEAST, Named, Situation, Tried
 from harness.parity.subjects.learner.causes import MADE, SCORED
@@ -23,38 +23,38 @@ MOST = 0.98  # share of a step's differing responses that must have another owne
 FEWEST = 2  # one response that equals another's may be a short one by chance
 
 
-def mispaired(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def mispaired(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find samples that were trained on with each other's responses, though their engines recorded their own.
 
     The digest of what was trained on shows that the prompts did not change places with the responses.
     """
-    for side in e.sides:
-        paired = {step for step, agrees in side.witnesses.batch_agrees.items() if agrees}
-        steps = sorted((step, exchange) for step, exchange in side.exchanged.items() if step in paired)
-        if not steps:
-            continue
-        affected = np.array([(step, sample) for step, exchange in steps for sample in exchange.samples], np.int64)
-        compared = sum(exchange.compared for _, exchange in steps)
-        trained = f"{part_of(len(affected), compared, 'sample')} were trained on"
-        evidence = f"{trained} with the response that an engine recorded for another one of the step, token for token "
-        evidence += "and one to one, after these samples' own prompts"
-        if all(exchange.by_engine for _, exchange in steps):
-            evidence += "; they stand one engine after the other, and are numbered by place"
-        differing = np.unique(keys_of(np.concatenate([affected, e.found(Kind.TRAINED.of(side.name))])))
-        remaining = len(differing) - len(affected)
-        yield Explanation(
-            Cause.of(
-                ORDER.key(),
-                side.name,
-                f"samples are trained on with the responses of others {when(e, affected[:, 0])}",
-                f"the {side.name}'s answers are paired with other prompts where they are put together, after its "
-                f"engines recorded them; {evidence}",
-                {"samples": affected[:50].tolist()},
-                [Proof("match responses trained on by their tokens", len(differing), remaining, "samples")],
-            ),
-            (*keys((Kind.TRAINED, *SCORED), side.name), *MADE),
-            and_runs(affected),
-        )
+    paired = {step for step, agrees in side.witnesses.batch_agrees.items() if agrees}
+    steps = sorted((step, exchange) for step, exchange in side.exchanged.items() if step in paired)
+    if not steps:
+        return
+    affected = np.array([(step, sample) for step, exchange in steps for sample in exchange.samples], np.int64)
+    compared = sum(exchange.compared for _, exchange in steps)
+    trained = f"{part_of(len(affected), compared, 'sample')} were trained on"
+    evidence = f"{trained} with the response that an engine recorded for another one of the step, token for token "
+    evidence += "and one to one, after these samples' own prompts"
+    if all(exchange.by_engine for _, exchange in steps):
+        evidence += "; they stand one engine after the other, and are numbered by place"
+    differing = np.unique(keys_of(np.concatenate([affected, e.found(Kind.TRAINED.of(side.name))])))
+    remaining = len(differing) - len(affected)
+    yield Explanation(
+        Cause.of(
+            ORDER.key(),
+            side.name,
+            f"samples are trained on with the responses of others {when(e, affected[:, 0])}",
+            f"the {side.name}'s answers are paired with other prompts where they are put together, after its "
+            f"engines recorded them; {evidence}",
+            {"samples": affected[:50].tolist()},
+            [Proof("match responses trained on by their tokens", len(differing), remaining, "samples")],
+        ),
+        (*keys((Kind.TRAINED, *SCORED), side.name), *MADE),
+        and_runs(affected),
+    )
 
 
 def permuted(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
@@ -64,6 +64,7 @@ def permuted(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     for source in e.response_sources:
         if (source.step, source.sample) in open_samples:
             by_step.setdefault(source.step, []).append(source)
+    # Steps in which nearly every differing response is another sample's of the baseline.
     matched = [
         sources
         for _, sources in sorted(by_step.items())

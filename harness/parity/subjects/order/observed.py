@@ -115,8 +115,10 @@ def exchanged(side: SideBuilder, source: Table, side_rollout: Table, experience:
         Counter(_bytes(rows, row) for row in index[wrong].tolist())
         for rows, index in ((output, match.a), (tokens, match.b))
     )
+    # They change places one to one. A few tokens may be the same in two responses by chance.
     if drawn != trained or tokens.lengths[match.b[wrong]].sum() < TOLD:
         return
+    # Do they stand as if the answers of several engines were joined, and numbered by their place?
     engine = dict(zip(side_rollout.sample.tolist(), side_rollout.rank.tolist(), strict=True))
     places = np.array(sorted(range(len(match.sample)), key=lambda at: engine.get(int(match.sample[at]), 0)), np.int64)
     joined = len({*engine.values()}) > 1 and bool(equal_rows(output, match.a[places], tokens, match.b).all())

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.family import CauseFamily, of_each_side
 from harness.parity.causes.proof import recorded
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
@@ -15,35 +15,35 @@ from reports.model import Cause
 from reports.text import counted
 
 
-def numeric(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def numeric(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find samples with log-probabilities that are NaN or infinite, and whether the engine calls their end a stop."""
-    for side in e.sides:
-        items = e.found(Kind.NOT_FINITE.of(side.name))
-        if not len(items):
-            continue
-        affected = np.unique(items, axis=0)
-        stopped = _stopped_at_nan(e, side, affected)
-        summary = f"the engine reports log-probabilities that are not finite {when(e, affected[:, 0])}"
-        if stopped:
-            summary += ", and says that samples stopped there"
-        yield Explanation(
-            Cause.of(
-                NUMERIC_FATAL.key(),
-                side.name,
-                summary,
-                counted(len(affected), "sample") + (f", {stopped} of which end as “stop” with it" if stopped else ""),
-                {"samples": affected[:50].tolist(), "stopped": stopped},
-                restricted(
-                    e,
-                    keys(ROLLOUT, side.name),
-                    affected,
-                    "leave out the samples with log-probabilities that are NaN or infinite",
-                ),
+    items = e.found(Kind.NOT_FINITE.of(side.name))
+    if not len(items):
+        return
+    affected = np.unique(items, axis=0)
+    stopped = _stopped_at_nan(e, side, affected)
+    summary = f"the engine reports log-probabilities that are not finite {when(e, affected[:, 0])}"
+    if stopped:
+        summary += ", and says that samples stopped there"
+    yield Explanation(
+        Cause.of(
+            NUMERIC_FATAL.key(),
+            side.name,
+            summary,
+            counted(len(affected), "sample") + (f", {stopped} of which end as “stop” with it" if stopped else ""),
+            {"samples": affected[:50].tolist(), "stopped": stopped},
+            restricted(
+                e,
+                keys(ROLLOUT, side.name),
+                affected,
+                "leave out the samples with log-probabilities that are NaN or infinite",
             ),
-            # An engine that agrees with itself wherever its numbers are finite is not noisy as well.
-            (*keys(ROLLOUT, side.name), *(() if side.floor.noisy(e.of_engines) else (Kind.FLOOR.of(side.name),))),
-            among(affected),
-        )
+        ),
+        # An engine that agrees with itself wherever its numbers are finite is not noisy as well.
+        (*keys(ROLLOUT, side.name), *(() if side.floor.noisy(e.of_engines) else (Kind.FLOOR.of(side.name),))),
+        among(affected),
+    )
 
 
 def _stopped_at_nan(e: Evidence, side: Side, affected: np.ndarray) -> int:

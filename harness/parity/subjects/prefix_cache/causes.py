@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from harness.parity.causes.family import CauseFamily, OnBench, Rival, Seen, best, differences
+from harness.parity.causes.family import CauseFamily, OnBench, Rival, Seen, best, differences, of_each_side
 from harness.parity.causes.proof import either
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
@@ -23,31 +23,31 @@ CHANCE = 1e-3  # greatest probability that so many differing samples all have ca
 FEWEST = 3  # samples that each part of a comparison needs
 
 
-def stale_cache(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def stale_cache(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find sides of which only samples with cached tokens differ from the learner."""
-    for side in e.sides:
-        cached_only = only_cached(e, side, so_far)
-        if cached_only is None:
-            continue
-        affected, warm, cold, observed = cached_only
-        yield Explanation(
-            Cause.of(
-                key=STALE_KV.key(),
-                party=side.name,
-                summary="the engine differs from its learner on samples with cached tokens only, "
-                f"{when(e, affected[:, 0])}",
-                evidence=f"{part_of(len(affected), warm, 'sample')} with cached tokens, 0 of {cold:,} others",
-                details={
-                    "samples": len(affected),
-                    "steps": np.unique(affected[:, 0]).tolist(),
-                },
-                proofs=[Proof("leave out the samples with cached tokens", len(affected), 0, "samples")],
-                observed=observed,
-            ),
-            # Scoring reads no cache. Where drawing reads a stale one, the engine differs from itself between the two.
-            (*keys(ROLLOUT, side.name), *scored_otherwise(e, side.name)),
-            among(affected),
-        )
+    cached_only = only_cached(e, side, so_far)
+    if cached_only is None:
+        return
+    affected, warm, cold, observed = cached_only
+    yield Explanation(
+        Cause.of(
+            key=STALE_KV.key(),
+            party=side.name,
+            summary="the engine differs from its learner on samples with cached tokens only, "
+            f"{when(e, affected[:, 0])}",
+            evidence=f"{part_of(len(affected), warm, 'sample')} with cached tokens, 0 of {cold:,} others",
+            details={
+                "samples": len(affected),
+                "steps": np.unique(affected[:, 0]).tolist(),
+            },
+            proofs=[Proof("leave out the samples with cached tokens", len(affected), 0, "samples")],
+            observed=observed,
+        ),
+        # Scoring reads no cache. Where drawing reads a stale one, the engine differs from itself between the two.
+        (*keys(ROLLOUT, side.name), *scored_otherwise(e, side.name)),
+        among(affected),
+    )
 
 
 def only_cached(e: Evidence, side: Side, so_far: Explained) -> tuple[np.ndarray, int, int, list[Seen]] | None:
@@ -178,6 +178,7 @@ def past_cache(s: Situation) -> None:
     s.symptoms = done.after
     if not good:
         return
+    # The cache is at fault. Whether a flush would have helped is asked for the report only.
     s.bench.past_cache(s.side, False)
     flushed = undo(s, lambda: s.bench.flush(s.side))
     kept = not improves(before, flushed.after)

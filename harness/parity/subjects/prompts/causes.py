@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from harness.parity.causes import registry
-from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.family import CauseFamily, of_each_side
 from harness.parity.causes.proof import either
 from harness.parity.facts.divergence import NATIVE, ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
@@ -57,19 +57,19 @@ def prompt_key(kind: str) -> CauseKey:
     return next(cause_keys, TOKENIZATION.key(kind))
 
 
-def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def prompts(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find one cause for each kind of change of prompts."""
-    for side in e.sides:
-        for kind, where in _kinds(e, side).items():
-            if kind in (PERMUTED, OF_ONE_REQUEST):
-                continue  # belongs to ORDER, or is no change that tokenization makes
-            where = [(step, sample) for step, sample in where if step not in side.witnesses.seen_as_sent]
-            if not where:
-                continue  # the rollouts are wrong about what was sent
-            retold = _same_text(e, side, where) if kind == OTHER_IDS else 0
-            if is_of_one_sample(kind, len(where)) and not retold:
-                continue
-            yield _changed(e, side, kind, where, retold)
+    for kind, where in _kinds(e, side).items():
+        if kind in (PERMUTED, OF_ONE_REQUEST):
+            continue  # belongs to ORDER, or is no change that tokenization makes
+        where = [(step, sample) for step, sample in where if step not in side.witnesses.seen_as_sent]
+        if not where:
+            continue  # the rollouts are wrong about what was sent
+        retold = _same_text(e, side, where) if kind == OTHER_IDS else 0
+        if is_of_one_sample(kind, len(where)) and not retold:
+            continue
+        yield _changed(e, side, kind, where, retold)
 
 
 def _changed(e: Evidence, side: Side, kind: str, where: list[tuple[int, int]], retold: int) -> Explanation:

@@ -7,6 +7,7 @@ All eleven suspicions come from "NCCL Hang 的猜想", a user's guesses why two 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,34 +34,35 @@ def prompt_ids(e: Evidence) -> Outcome:
 
 
 def _prompts(e: Evidence, number: int, good: str) -> Outcome:
-    name = SUSPICIONS[number]
+    conclude = partial(outcome, SUSPICIONS[number], number=number)
     kinds = e.diverged(Kind.PROMPT)
     if kinds:
         counts_by_side: dict[str, Any] = {
             side.name: {kind: len(where) for kind, where in side.prompts.kinds.items()} for side in e.sides
         }
-        texts = []
-        for side_name, kind_counts in counts_by_side.items():
-            changes = ", ".join(f"{kind} in {counted(count, 'sample')}" for kind, count in kind_counts.items())
-            if changes:
-                texts.append(f"the {side_name}'s engine saw other prompt ids than it was sent: {changes}")
-        return outcome(name, "confirmed", "; ".join(texts), number=number, kinds=kinds, **counts_by_side)
+        texts = [_changes_in_words(name, counts) for name, counts in counts_by_side.items() if counts]
+        return conclude("confirmed", "; ".join(texts), kinds=kinds, **counts_by_side)
     silent = [side for side in e.sides if side.counts.seen_samples < side.counts.samples or not side.counts.samples]
     if silent:
         counts = part_of(silent[0].counts.seen_samples, silent[0].counts.samples, "sample")
         text = f"the {silent[0].name}'s engine said of {counts} which prompt it saw"
-        return outcome(name, "not tested", text, number=number)
+        return conclude("not tested", text)
     counts = " and ".join(f"{side.counts.seen_samples:,} of {side.counts.samples:,}" for side in e.sides)
-    return outcome(name, "ruled out", f"{good} in {counts} samples", number=number)
+    return conclude("ruled out", f"{good} in {counts} samples")
+
+
+def _changes_in_words(side: str, samples_by_kind: dict[str, int]) -> str:
+    changes = ", ".join(f"{kind} in {counted(count, 'sample')}" for kind, count in samples_by_kind.items())
+    return f"the {side}'s engine saw other prompt ids than it was sent: {changes}"
 
 
 @check(SUSPICIONS[2], 2)
 def token_boundaries(e: Evidence) -> Outcome:
     """First and last ids, lengths and specials. Lines are compared as bytes; only those that differ are parsed."""
-    name, number = SUSPICIONS[2], 2
+    conclude = partial(outcome, SUSPICIONS[2], number=2)
     counts = [side.boundaries.count for side in e.sides]
     if incomparable := _incomparable_boundaries(e, counts):
-        return outcome(name, "not tested", incomparable, number=number)
+        return conclude("not tested", incomparable)
     compared = _compared_boundaries(e, counts[0])
     samples, skipped = compared.samples, compared.outputs_skipped
     if compared.wrong:
@@ -69,20 +71,20 @@ def token_boundaries(e: Evidence) -> Outcome:
         text += f"{field}: {a} against {b}"
         details = {"samples": [list(key) for key, *_ in compared.wrong[:50]]}
         finding = Finding("token boundaries", text, effect(e), details=details)
-        return outcome(name, "confirmed", text, number=number, decides=False, findings=[finding])
+        return conclude("confirmed", text, decides=False, findings=[finding])
     if compared.alone and not e.unjudged_steps:
         text = f"the boundaries of {compared.alone} samples were recorded in one run only"
-        return outcome(name, "not tested", text, number=number)
+        return conclude("not tested", text)
     for side, count in zip(e.sides, counts, strict=True):
         if count < side.counts.samples:
             text = f"the boundaries of {side.counts.samples - count} samples were not recorded in the {side.name}"
-            return outcome(name, "not tested", text, number=number)
+            return conclude("not tested", text)
     if not skipped:
         text = f"first and last ids, lengths and specials agree in {counted(samples, 'sample')}"
-        return outcome(name, "ruled out", text, number=number)
+        return conclude("ruled out", text)
     text = f"prompt ends agree in {samples:,} samples, output ends agree in {samples - skipped:,} samples; "
     text += f"the output ends of {skipped:,} samples were not compared, for their tokens or lengths part"
-    return outcome(name, "ruled out" if samples > skipped else "not tested", text, number=number)
+    return conclude("ruled out" if samples > skipped else "not tested", text)
 
 
 def _incomparable_boundaries(e: Evidence, counts: list[int]) -> str:

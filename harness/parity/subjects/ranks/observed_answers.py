@@ -12,6 +12,7 @@ from harness.parity.facts.align import Match, equal_rows
 from harness.parity.facts.evidence import Evidence
 from harness.parity.subjects.engines.observed import LEAST_OTHERS
 from harness.parity.subjects.ranks.observed import ANSWERS
+from harness.recordings.tables import Table
 from reports.text import part_of
 
 FROZEN = ("reference", "reward")  # their answers depend on no update
@@ -79,23 +80,29 @@ def _differing(e: Evidence, step: int, name: str) -> set[int] | None:
     """Return samples with equal tokens whose values in this column differ in any bit; None where it cannot be
     compared.
     """
-    baseline_table, candidate_table = (side.recording.table("experience", step) for side in e.sides)
-    if baseline_table is None or candidate_table is None:
+    baseline, candidate = (side.recording.table("experience", step) for side in e.sides)
+    if baseline is None or candidate is None:
         return None
-    match = Match.of(baseline_table.sample, candidate_table.sample)
-    tokens = baseline_table.rows("tokens"), candidate_table.rows("tokens")
-    columns = baseline_table.rows(name), candidate_table.rows(name)
-    flat = baseline_table.flat(name), candidate_table.flat(name)  # one number for each sample, such as a reward
-    if tokens[0] is None or tokens[1] is None:
+    match = Match.of(baseline.sample, candidate.sample)
+    tokens_equal = _equal(baseline, candidate, match, "tokens")
+    values_equal = _equal(baseline, candidate, match, name)
+    if tokens_equal is None or values_equal is None:
         return None
-    tokens_equal = equal_rows(tokens[0], match.a, tokens[1], match.b)
-    if columns[0] is not None and columns[1] is not None:
-        values_equal = equal_rows(columns[0], match.a, columns[1], match.b)
-    elif flat[0] is not None and flat[1] is not None:
-        values_equal = flat[0][match.a] == flat[1][match.b]
-    else:
-        return None
-    return {int(sample) for sample in match.sample[tokens_equal & ~np.asarray(values_equal)]}
+    return {int(sample) for sample in match.sample[tokens_equal & ~values_equal]}
+
+
+def _equal(baseline: Table, candidate: Table, match: Match, name: str) -> np.ndarray | None:
+    """Return for each matched sample whether both have the same values in a column; None where one has no such column.
+
+    A column has one value for each token of a sample, or one for each sample, such as a reward.
+    """
+    rows = baseline.rows(name), candidate.rows(name)
+    if rows[0] is not None and rows[1] is not None:
+        return equal_rows(rows[0], match.a, rows[1], match.b)
+    flat = baseline.flat(name), candidate.flat(name)
+    if flat[0] is not None and flat[1] is not None:
+        return np.asarray(flat[0][match.a] == flat[1][match.b])
+    return None
 
 
 def _side(e: Evidence, rank: int) -> str:
@@ -109,11 +116,11 @@ def _side(e: Evidence, rank: int) -> str:
         shares, table = side.ranks.shares.get((0, "reference"), {}), side.recording.table("experience", 0)
         if table is None:
             return ""
-        reference, actor = table.rows("reference_logprob"), table.rows("actor_logprob")
-        if reference is None or actor is None:
+        recorded = table.together("reference_logprob", "actor_logprob")
+        if recorded is None:
             return ""
         all_rows = np.arange(len(table.sample))
-        rows_equal = equal_rows(reference, all_rows, actor, all_rows)
+        rows_equal = equal_rows(recorded[0], all_rows, recorded[1], all_rows)
         other_samples = {
             sample for other_rank, share in shares.items() if other_rank != rank for sample in share.samples
         }

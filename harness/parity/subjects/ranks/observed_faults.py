@@ -198,22 +198,25 @@ def applied(role: str, step: int, group: Group, before: Group) -> Iterator[RankF
     A rank whose weights did not move in an update did not apply it. Otherwise nothing here says which rank is right.
     """
     weights_by_rank = {rank: updates.weights for rank, updates in group.items()}
-    were_equal = _are_equal(updates.weights[-1:] for updates in before.values())
-    if not were_equal or len(set(map(len, weights_by_rank.values()))) > 1:
+    # Only ranks that ended the step before with equal weights can part in this one.
+    if not _are_equal(updates.weights[-1:] for updates in before.values()):
+        return
+    if len(set(map(len, weights_by_rank.values()))) > 1:
         return
     after = _first_unequal(weights_by_rank)
-    if after is None and len({updates.digest for updates in group.values()}) < 2:
-        return
-    still: tuple[int, ...] = ()
-    if after:  # compare with the update before
-        still = tuple(rank for rank, digests in weights_by_rank.items() if digests[after] == digests[after - 1])
-    if after is None:  # equal after every recorded update, but not at the end of the step
+    unmoved: tuple[int, ...] = ()
+    if after is None:
+        if len({updates.digest for updates in group.values()}) < 2:
+            return
+        # Equal after every recorded update, but not at the end of the step, by the digests of all weights.
         after = len(next(iter(weights_by_rank.values()))) - 1
+    elif after:
+        unmoved = tuple(rank for rank, sums in weights_by_rank.items() if sums[after] == sums[after - 1])
     place = f"after update {after - 1} of step {step}" if after else f"before the first update of step {step}"
     text = f"{place} the {role}'s ranks hold other weights"
-    if still and len(still) < len(group):
-        text += f": the update did not move those of {_named(still)}"
-        yield RankFault(What.UPDATE, role, still, (step,), text)
+    if unmoved and len(unmoved) < len(group):
+        text += f": the update did not move those of {_named(unmoved)}"
+        yield RankFault(What.UPDATE, role, unmoved, (step,), text)
     elif not any(summed(role, step, group)):  # else the sum is the reason
         yield RankFault(What.APART, role, (), (step,), text)
 
@@ -263,10 +266,8 @@ def _joined_order(values: list[np.ndarray], digests: list[str]) -> tuple[int, ..
 
 def _of_actor(role: str, table: Table) -> bool:
     """Whether the reference's log-probabilities in the experience are the actor's."""
-    actor, reference = table.rows("actor_logprob"), table.rows("reference_logprob")
-    if role != "reference" or actor is None or reference is None:
-        return False
-    return np.array_equal(actor.values, reference.values)
+    recorded = table.together("actor_logprob", "reference_logprob")
+    return role == "reference" and recorded is not None and np.array_equal(recorded[0].values, recorded[1].values)
 
 
 def _other_numbers(
@@ -307,20 +308,18 @@ def _orders(ranks: int) -> Iterator[tuple[int, ...]]:
 
 def normalised(step: int, shares: Mapping[int, Share], table: Table) -> Iterator[RankFault]:
     """Find advantages that were normalised over each rank's samples: returns minus values, normalised anew, show it."""
-    advantages, returns, values = (table.rows(name) for name in ("advantage", "return", "value"))
-    place = table.row_by_sample
+    recorded, place = table.together("advantage", "return", "value"), table.row_by_sample
     parts = [[place[sample] for sample in share.samples if sample in place]
              for share in shares.values() if share.samples]  # fmt: skip
-    if advantages is None or returns is None or values is None or len(parts) < 2:
+    if recorded is None or len(parts) < 2:
         return
+    advantages, returns, values = recorded
     plain = returns.values.astype(np.float64) - values.values.astype(np.float64)
     if len(plain) != len(advantages.values) or not np.isfinite(plain).all():
         return
     all_indices = np.arange(len(plain))
-    by_rank = [
-        np.concatenate([all_indices[advantages.offsets[row] : advantages.offsets[row + 1]] for row in rows])
-        for rows in parts
-    ]
+    index_rows = Rows(all_indices, advantages.offsets)
+    by_rank = [index_rows.joined_at(np.array(rows, np.int64)) for rows in parts]
     if _apart(advantages.values, plain, [all_indices]) > SAME >= _apart(advantages.values, plain, by_rank):
         text = f"the advantages of step {step} are normalised over each rank's samples, not over those of all ranks"
         yield RankFault(What.ADVANTAGES, "actor", (), (step,), text)

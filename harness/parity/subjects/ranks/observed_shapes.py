@@ -31,19 +31,17 @@ def unequal_ranks(e: Evidence) -> list[Unequal]:
     shares = {side.name: _shares(side) for side in e.sides}
     unequal = []
     for side in e.sides:
-        other_side = e.other_side(side)
-        phases = sorted({phase for phase, _ in shares[side.name]})
-        for phase in phases:
-            steps = []
-            for (at, step), ranks in sorted(shares[side.name].items()):
-                theirs = shares[other_side.name].get((at, step), {})
-                if at == phase and step not in e.unjudged_steps and theirs and _apart(ranks) and not _apart(theirs):
-                    steps.append(step)
-            if steps:
-                ranks, theirs = shares[side.name][phase, steps[0]], shares[other_side.name][phase, steps[0]]
-                text = f"the {side.name}'s ranks got {_in_words(ranks)} in {phase} of step {steps[0]}, "
-                text += f"the {other_side.name}'s {_in_words(theirs)}"
-                unequal.append(Unequal(side, phase, tuple(steps), ranks, text))
+        own, others = shares[side.name], shares[e.other_side(side).name]
+        steps_by_phase: dict[str, list[int]] = {}
+        for phase, step in sorted(own):
+            theirs = others.get((phase, step))
+            if theirs and step not in e.unjudged_steps and _apart(own[phase, step]) and not _apart(theirs):
+                steps_by_phase.setdefault(phase, []).append(step)
+        for phase, steps in steps_by_phase.items():
+            ranks, theirs = own[phase, steps[0]], others[phase, steps[0]]
+            text = f"the {side.name}'s ranks got {_in_words(ranks)} in {phase} of step {steps[0]}, "
+            text += f"the {e.other_side(side).name}'s {_in_words(theirs)}"
+            unequal.append(Unequal(side, phase, tuple(steps), ranks, text))
     return unequal
 
 

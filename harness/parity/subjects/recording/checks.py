@@ -5,7 +5,9 @@ Most of these find differences that are no divergence by themselves. They are fi
 
 from __future__ import annotations
 
+import math
 import re
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,31 +52,31 @@ def collective_backend(e: Evidence) -> Outcome:
     """gloo against nccl, per group; group names lose their digits, because runs number them. Sizes are compared only
     where both runs were asked for the same number of processes.
     """
-    name, number = SUSPICIONS[5], 5
+    conclude = partial(outcome, SUSPICIONS[5], number=5)
     as_many = _processes(e.baseline) == _processes(e.candidate)
     baseline_groups, candidate_groups = (_groups(side, sizes=as_many) for side in e.sides)
     shared_keys = sorted(set(baseline_groups) & set(candidate_groups))
     if not shared_keys:
-        return outcome(name, "not tested", "no process group that both runs recorded", number=number)
+        return conclude("not tested", "no process group that both runs recorded")
     wrong = [key for key in shared_keys if baseline_groups[key] != candidate_groups[key]]
     if wrong:
         role, group = wrong[0]
         text = f"{part_of(len(wrong), len(shared_keys), 'group')} differ, first {group} of {role}: "
         text += f"{_group(baseline_groups[wrong[0]])} against {_group(candidate_groups[wrong[0]])}"
         findings = [Finding("collective backend", text, effect(e))]
-        return outcome(name, "confirmed", text, number=number, decides=False, findings=findings)
+        return conclude("confirmed", text, decides=False, findings=findings)
     # Engines may have groups of their own. Learners must have the same groups in both runs.
     alone = sorted(key for key in baseline_groups.keys() ^ candidate_groups.keys() if key[0] not in _ENGINES)
     if alone and as_many:
         role, group = alone[0]
         text = f"{len(alone):,} of the learners' groups were recorded in one run only, first {group} of {role}, in the "
         text += "baseline" if alone[0] in baseline_groups else "candidate"
-        return outcome(name, "not tested", text, number=number)
+        return conclude("not tested", text)
     backends = sorted({backend for key in shared_keys for backend, _ in baseline_groups[key]})
     text = f"{', '.join(backends)} in both runs, {len(shared_keys):,} groups"
     if as_many:
         text += " of equal size"
-    return outcome(name, "ruled out", text, number=number)
+    return conclude("ruled out", text)
 
 
 # Processes that run an engine: their groups belong to the engine and differ between engines.
@@ -104,11 +106,9 @@ def _group(group: set[tuple[str, int]]) -> str:
 @check(SUSPICIONS[8], 8, draws=True)
 def cache_hit_rate(e: Evidence) -> Outcome:
     """Is a difference on samples with cached tokens only (stale KV), and how much was cached?"""
-    name, number = SUSPICIONS[8], 8
+    conclude = partial(outcome, SUSPICIONS[8], number=8)
     rates = {side.name: hit_rate(side) for side in e.sides}
-    rates_text = ", ".join(
-        f"{side} {'not recorded' if rate != rate else f'{rate:.1%}'}" for side, rate in rates.items()
-    )
+    rates_text = ", ".join(f"{side} {_percent(rate)}" for side, rate in rates.items())
     buckets: dict[str, Any] = {side.name: side.to_learner.by_bucket()["cached"] for side in e.sides}
     findings = []
     if abs(rates["baseline"] - rates["candidate"]) > 0.05:
@@ -116,20 +116,25 @@ def cache_hit_rate(e: Evidence) -> Outcome:
     stale_side = next((side.name for side in e.sides if only_cached(e, side, Explained(e)) is not None), None)
     if stale_side is not None:
         text = f"the {stale_side} differs from its learner on samples with cached tokens only; hit rates {rates_text}"
-        return outcome(name, "confirmed", text, number=number, decides=False, findings=findings, **buckets)
+        return conclude("confirmed", text, decides=False, findings=findings, **buckets)
     cached = {side: bucket for side, bucket in buckets.items() if "cached" in bucket}
     if not cached:
         text = f"no tokens after a cached prompt were compared; hit rates {rates_text}"
-        return outcome(name, "not tested", text, number=number, findings=findings)
+        return conclude("not tested", text, findings=findings)
     # A side that cached nothing has no such tokens. A side of which nothing was compared may have some.
     unseen = [side for side, bucket in buckets.items() if not bucket or (side not in cached and rates[side] > 0)]
     if unseen:
-        text = f"no tokens after a cached prompt were compared in the {' and the '.join(unseen)}; "
-        text += f"hit rates {rates_text}"
-        return outcome(name, "not tested", text, number=number, findings=findings, **buckets)
+        text = (
+            f"no tokens after a cached prompt were compared in the {' and the '.join(unseen)}; hit rates {rates_text}"
+        )
+        return conclude("not tested", text, findings=findings, **buckets)
     effects = "; ".join(_cached_effect(side, bucket) for side, bucket in cached.items())
     state, text = _cached_tokens(e, cached, f"{effects}; hit rates {rates_text}")
-    return outcome(name, state, text, number=number, findings=findings, **buckets)
+    return conclude(state, text, findings=findings, **buckets)
+
+
+def _percent(rate: float) -> str:
+    return "not recorded" if math.isnan(rate) else f"{rate:.1%}"
 
 
 def _cached_tokens(e: Evidence, cached: dict[str, Any], text: str) -> tuple[CheckState, str]:
@@ -173,9 +178,9 @@ def environment(e: Evidence) -> Outcome:
     """Packages, libraries, variables, device and node. Two engines never share an environment, so that alone is not
     suspicious.
     """
-    name, number = SUSPICIONS[9], 9
+    conclude = partial(outcome, SUSPICIONS[9], number=9)
     if unrecorded := _unrecorded_environment(e):
-        return outcome(name, "not tested", unrecorded, number=number)
+        return conclude("not tested", unrecorded)
     learners = differences(*(learner_packages(side.recording) for side in e.sides))
     learners |= differences(*(learner_devices(side.recording) for side in e.sides))
     engine = differences(*(_engine_packages(side) for side in e.sides))
@@ -194,7 +199,7 @@ def environment(e: Evidence) -> Outcome:
         text = f"the learners' environments are equal; {summary}, effect {effect(e)}"
     else:
         text = "equal in every process"
-    return outcome(name, state, text, number=number, decides=False, findings=findings)
+    return conclude(state, text, decides=False, findings=findings)
 
 
 def _unrecorded_environment(e: Evidence) -> str:

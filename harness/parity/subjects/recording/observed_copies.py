@@ -37,19 +37,20 @@ CHANCE = 1e-6  # least probability at which so many equal samples can be drawn t
 
 
 def engines(recording: Recording) -> set[str]:
-    return {info.engine for info in recording.records.engines if info.engine}
+    return {info.engine_name for info in recording.records.engines} - {""}
 
 
 def own_kernels(recording: Recording) -> bool:
-    names = engines(recording)
-    specs = [registry.find(name) for name in names]
+    """Whether the engines compute with other code than the learner's, as an unknown engine does."""
+    specs = [registry.find(name) for name in engines(recording)]
     return not specs or not all(spec is not None and spec.learners_code for spec in specs)
 
 
 def strangers(e: Evidence) -> bool:
     """Whether two engines without common code drew."""
-    baseline_engines, candidate_engines = (engines(side.recording) for side in (e.baseline, e.candidate))
-    return bool(baseline_engines) and bool(candidate_engines) and not baseline_engines & candidate_engines
+    baseline_engines, candidate_engines = engines(e.baseline.recording), engines(e.candidate.recording)
+    both_known = bool(baseline_engines) and bool(candidate_engines)
+    return both_known and not baseline_engines & candidate_engines
 
 
 def equality(mismatch: Mismatch) -> str:
@@ -86,11 +87,10 @@ def _of_the_other_engine(e: Evidence) -> Iterator[str]:
     where = equality(e.between_engines)
     if where:
         yield f"the log-probabilities are the same in both runs to the last bit {where}, of two engines"
-    base = [_base(side.recording) for side in e.sides]
-    for baseline_table, candidate_table in zip(*base, strict=False):
-        if baseline_table.step == candidate_table.step and _same_floor(baseline_table, candidate_table):
-            yield f"the floor of step {baseline_table.step} is the same in both runs to the last bit, of two engines"
-            break
+    floors = zip(*(_base(side.recording) for side in e.sides), strict=False)
+    step = next((first.step for first, second in floors if _same_floor(first, second)), None)
+    if step is not None:
+        yield f"the floor of step {step} is the same in both runs to the last bit, of two engines"
     native = e.native
     if native is not None and native.identical and not _seeds_tell(native):
         expected = native.identical_expected
@@ -118,18 +118,21 @@ def _base(recording: Recording) -> list[Table]:
 def _empty_floors(e: Evidence) -> Iterator[str]:
     """Find floors with one number for every token: such an engine never differs from itself."""
     for side in e.sides:
-        for table in _base(side.recording):
-            rows = table.rows("logprob")
-            if rows is not None and len(rows.values) >= FEWEST and (rows.values == rows.values[0]).all():
-                yield f"the floor of the {side.name} has one log-probability for every token: it measures nothing"
-                break
+        if any(map(_is_constant, _base(side.recording))):
+            yield f"the floor of the {side.name} has one log-probability for every token: it measures nothing"
+
+
+def _is_constant(floor: Table) -> bool:
+    rows = floor.rows("logprob")
+    return rows is not None and len(rows.values) >= FEWEST and bool((rows.values == rows.values[0]).all())
 
 
 def _same_floor(baseline_table: Table, candidate_table: Table) -> bool:
+    """Whether two floors are of the same samples in the same step, and nearly all of their numbers are equal."""
     p, q = baseline_table.rows("logprob"), candidate_table.rows("logprob")
     if p is None or q is None or not np.array_equal(p.lengths, q.lengths):
         return False
-    if not np.array_equal(baseline_table.sample, candidate_table.sample):
+    if baseline_table.step != candidate_table.step or not np.array_equal(baseline_table.sample, candidate_table.sample):
         return False
     sizeable = np.abs(p.values) > SIZEABLE
     tokens = int(np.count_nonzero(sizeable))

@@ -101,13 +101,10 @@ def _no_numbers(recording: Recording, part: str, keys: Iterable[str]) -> Iterato
     section = part.removeprefix("scenario").removeprefix(".")
     values = parameters(recording.scenario.get(section) if section else recording.manifest.get("scenario"))
     for key in keys:
+        is_valid, kind = (_is_whole, "whole number") if key in _COUNTS else (_is_number, "number")
         value = values.get(key)
-        if value is None:
-            continue
-        if key in _COUNTS and not _is_whole(value):
-            yield f"{part}.{key} of its run.json is {value!r}, which is not a whole number"
-        elif key not in _COUNTS and not _is_number(value):
-            yield f"{part}.{key} of its run.json is {value!r}, which is not a number"
+        if value is not None and not is_valid(value):
+            yield f"{part}.{key} of its run.json is {value!r}, which is not a {kind}"
 
 
 def _no_tests(native: Mapping[str, Any]) -> Iterator[str]:
@@ -184,33 +181,33 @@ def absent_processes(e: Evidence) -> list[str]:
     """
     if e.of_a_framework:
         return []
-    processes_by_side = {
-        side.name: {(start.role or "", start.rank) for start in side.recording.records.starts} for side in e.sides
-    }
-    # Further trainers or engines may start or not: the native stage has its own.
-    roles = {role for processes in processes_by_side.values() for role, rank in processes if rank == 0}
+    # What either run recorded of a first process, both must have. Further trainers or engines may start or not: the
+    # native stage has its own.
+    started_roles = {start.role or "" for side in e.sides for start in side.recording.records.starts if not start.rank}
     problems = []
-    for name, processes in processes_by_side.items():
-        ranks_of_role = dict.fromkeys(roles, 1)
+    for side in e.sides:
+        processes = {(start.role or "", start.rank) for start in side.recording.records.starts}
+        ranks_of_role = dict.fromkeys(started_roles, 1)
         if e.train:
-            ranks_of_role |= {"trainer": 1, **dict.fromkeys(_RANKED, world_size(e.side(name).recording))}
+            ranks_of_role |= {"trainer": 1, **dict.fromkeys(_RANKED, world_size(side.recording))}
         for role, size in sorted(ranks_of_role.items()):
             absent = [rank for rank in range(size) if (role, rank) not in processes]
             if absent:
-                problems.append(f"the {name} has no record of its {role} (rank {first_of(absent, 1)})")
+                problems.append(f"the {side.name} has no record of its {role} (rank {first_of(absent, 1)})")
     return problems
 
 
 def strange_engines(e: Evidence) -> list[str]:
     """Find runs whose run.json names another engine than the process that drew: which was compared is unknown."""
     problems = []
-    for name, recording in ((side.name, side.recording) for side in e.sides):
-        named_engine = (recording.records.manifest.backend or "").partition("@")[0]
-        drew = {info.engine for info in recording.records.engines if info.engine}
+    for side in e.sides:
+        records = side.recording.records
+        named_engine = (records.manifest.backend or "").partition("@")[0]
+        drew = {info.engine_name for info in records.engines} - {""}
         if named_engine and drew and drew != {named_engine}:
-            drawing_engines = " and ".join(sorted(drew))
+            engines = " and ".join(sorted(drew))
             problems.append(
-                f"the {name}'s run.json says that {named_engine} drew, and its processes that {drawing_engines} did"
+                f"the {side.name}'s run.json says that {named_engine} drew, and its processes that {engines} did"
             )
     return problems
 
@@ -219,6 +216,7 @@ def copies(first: Recording, second: Recording) -> bool:
     """Whether two recordings are one, or one a copy of the other: every process has the same start time."""
     if first.path.resolve() == second.path.resolve():
         return True
+    # Without start times two runs of the same processes could look like copies.
     timed = bool(first.records.starts) and all(start.wall_ns is not None for start in first.records.starts)
     return timed and _processes(first) == _processes(second)
 

@@ -328,11 +328,11 @@ def _penalty_columns(experience: Table | None) -> tuple[np.ndarray, np.ndarray, 
     """
     if experience is None:
         return None
-    kl, actor, reference = (experience.rows(name) for name in ("kl", "actor_logprob", "reference_logprob"))
-    if kl is None or actor is None or reference is None:
+    recorded = experience.together("kl", "actor_logprob", "reference_logprob")
+    if recorded is None:
         return None
-    columns = kl.values, actor.values, reference.values
-    return columns if len(set(map(len, columns))) == 1 else None
+    kl, actor, reference = (column.values for column in recorded)
+    return (kl, actor, reference) if len(kl) == len(actor) == len(reference) else None
 
 
 def _means_of(experience: Table, rollout: Table) -> Iterator[tuple[str, float]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.parity.causes.family import CauseFamily, Rival, Seen
+from harness.parity.causes.family import CauseFamily, Rival, Seen, of_each_side
 from harness.parity.causes.proof import either, live
 from harness.parity.facts.divergence import NATIVE, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
@@ -83,6 +83,7 @@ def most_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     limits = sides_given(e).get("max_tokens")
     if limits is None:
         return
+    # Samples of the side with the lower limit end there; the other side goes on.
     short = 0 if number(limits[0]) < number(limits[1]) else 1
     limit = number(limits[short])
     at_limit = [
@@ -92,6 +93,7 @@ def most_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     if not samples_at_limit:
         return
     side = e.sides[short].name
+    # The side whose mapping changed the limit is at fault, whether its limit is the lower one or not.
     altered = [name for name in SIDES if "max_tokens" in _altered(e, name)]
     party = altered[0] if len(altered) == 1 else side
     yield Explanation(
@@ -113,31 +115,31 @@ def most_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     )
 
 
-def data_type(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def data_type(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find an engine that computes in another data type than was asked for, and is further from its learner than the
     tolerance.
 
     One run has no second engine to show that nothing else is wrong. There the distance must be one that rounding in the
     coarser of the two types makes.
     """
-    for side in e.sides:
-        dtype, resolved = _types(side, e.mode)
-        moved = side.to_learner.largest[0] if side.to_learner.tokens else float("nan")
-        if not dtype or not resolved or dtype == resolved or not moved > e.tolerance.value:
-            continue
-        caps = [CAPS[name] for name in (dtype, resolved) if name in CAPS]
-        if e.alone and not (caps and moved <= EXTREME_HALF * max(caps)):
-            continue
-        yield Explanation(
-            Cause.of(
-                CONFIG.key("dtype"),
-                side.name,
-                f"the {side.name}'s engine computes in {resolved} where {dtype} was asked",
-                f"the live engine reports {resolved}; it is up to {figure(moved)} nats from its learner in {dtype}",
-                {"side": side.name, "asked": dtype, "resolved": resolved},
-            ),
-            keys(_OF_DATA_TYPE, side.name),
-        )
+    dtype, resolved = _types(side, e.mode)
+    moved = side.to_learner.largest[0] if side.to_learner.tokens else float("nan")
+    if not dtype or not resolved or dtype == resolved or not moved > e.tolerance.value:
+        return
+    caps = [CAPS[name] for name in (dtype, resolved) if name in CAPS]
+    if e.alone and not (caps and moved <= EXTREME_HALF * max(caps)):
+        return
+    yield Explanation(
+        Cause.of(
+            CONFIG.key("dtype"),
+            side.name,
+            f"the {side.name}'s engine computes in {resolved} where {dtype} was asked",
+            f"the live engine reports {resolved}; it is up to {figure(moved)} nats from its learner in {dtype}",
+            {"side": side.name, "asked": dtype, "resolved": resolved},
+        ),
+        keys(_OF_DATA_TYPE, side.name),
+    )
 
 
 def _types(side: Side, mode: str) -> tuple[str, str]:
@@ -196,11 +198,8 @@ def min_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         if not early.any():
             continue
         # A sample that also has other flips has another fault as well, and is left out.
-        all_flips, early_keys = np.unique(keys_of(flips[:, :2]), return_counts=True), keys_of(flips[early, :2])
-        counts = dict(zip(*(part.tolist() for part in all_flips), strict=True))
-        mine = dict(zip(*(part.tolist() for part in np.unique(early_keys, return_counts=True)), strict=True))
-        alone = np.array([counts[key] == mine[key] for key in early_keys.tolist()])
-        affected = np.unique(flips[early][:, :2][alone], axis=0)
+        early_samples, other_samples = flips[early, :2], keys_of(flips[~early, :2])
+        affected = np.unique(early_samples[~np.isin(keys_of(early_samples), other_samples)], axis=0)
         if not len(affected):
             continue
         before = int(np.isin(keys_of(flips[:, :2]), keys_of(affected)).sum())

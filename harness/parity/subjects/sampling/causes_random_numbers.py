@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.family import CauseFamily, of_each_side
 from harness.parity.causes.proof import either
 from harness.parity.facts.align import Match
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
@@ -30,11 +30,11 @@ from reports.text import figure, part_of
 from scenarios.fleet import engine_of
 
 
-def collisions(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def collisions(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find samples of one prompt that are clones of each other, in the native stage or in the rollouts."""
-    for side in e.sides:
-        yield from _native_collisions(e, side)
-        yield from _rollout_collisions(e, side, so_far)
+    yield from _native_collisions(e, side)
+    yield from _rollout_collisions(e, side, so_far)
 
 
 def _native_collisions(e: Evidence, side: Side) -> Iterator[Explanation]:

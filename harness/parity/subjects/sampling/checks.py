@@ -38,7 +38,7 @@ from harness.parity.subjects.sampling.observed import (
 from harness.recordings.records.engine_info import SamplingRequest
 from reports.model import SUSPICIONS, Finding
 from reports.text import figure
-from scenarios.engines.canonical import BY_NAME
+from scenarios.engines.canonical import parameter_of
 from scenarios.engines.native import apart
 
 
@@ -142,7 +142,7 @@ def _sampled(
 ) -> Iterator[Finding]:
     """Return them for one engine in one mode. `reported_names`: parameters already found for it in another mode."""
     infos = engine_infos(side, e.mode)
-    engine = (infos[0].engine or "") if infos else "the engine"
+    engine = infos[0].engine_name if infos else "the engine"
     yield from _altered_values(side, mode, request, engine, reported_names)
     yield from _right_by_chance(side, request, engine, reported_names)
     yield from _other_meanings(side, mode, request, engine)
@@ -165,7 +165,7 @@ def _altered_values(
         if change.name in reported_names:
             continue
         reported_names.add(change.name)
-        dropped = change.name in moves and BY_NAME[change.name].native(engine) not in moves[change.name]
+        dropped = change.name in moves and parameter_of(change.name).native(engine) not in moves[change.name]
         text = lost(change.name, engine, change.asked, change.given, request.arguments, dropped=dropped)
         if change.leaked:
             text = f"{change.name}: asked {change.asked!r}, left out, so that the model's generation_config.json says "
@@ -177,7 +177,7 @@ def _right_by_chance(side: Side, request: SamplingRequest, engine: str, reported
     """Find parameters that the mapping dropped, although their values are right this time."""
     moves = request.moves
     for key, value in request.requested.items():
-        argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
+        argument = parameter_of(key).native(engine)
         if key in reported_names or key not in moves or not argument or argument in moves[key]:
             continue
         reported_names.add(key)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scenarios.engines import registry
-from scenarios.engines.canonical import BY_NAME
+from scenarios.engines.canonical import parameter_of
 
 
 def title(engine: str | None) -> str:
@@ -19,19 +19,18 @@ def lost(
     name: str, engine: str, asked_value: Any, given_value: Any, native: Mapping[str, Any], *, dropped: bool = False
 ) -> str:
     """Return a sentence on what became of parameter `name` in this engine. `dropped`: no native argument follows it."""
-    meaning = BY_NAME.get(name)
-    argument = meaning.native(engine) if meaning is not None else ""
-    trap = f" ({meaning.trap})" if meaning is not None else ""
+    meaning = parameter_of(name)
+    argument = meaning.native(engine)
+    trap = f" ({meaning.trap})" if meaning.trap else ""
     if not argument:
         return f"{name}: asked {asked_value!r}, {title(engine)} was given {given_value!r}{trap}"
     if native.get(argument) is None:
         consequence = f", which then is {given_value!r}" if given_value is not None else ""
         return f"{name}: asked {asked_value!r}, {title(engine)} was given no {argument}{consequence}: dropped{trap}"
-    never_asked = meaning is not None and not meaning.requested
-    wanted = "nothing was asked" if never_asked else f"asked {asked_value!r}"
-    sentence = f"{name}: {wanted}, {title(engine)}'s {argument} = {native[argument]!r}"
-    if never_asked:
-        return sentence + trap
+    sets = f"{title(engine)}'s {argument} = {native[argument]!r}"
+    if not meaning.requested:
+        return f"{name}: nothing was asked, {sets}{trap}"
+    sentence = f"{name}: asked {asked_value!r}, {sets}"
     if isinstance(asked_value, bool) and given_value == (not asked_value) and not dropped:
         return f"{sentence}: inverted{trap}"
     if dropped:

@@ -52,7 +52,7 @@ def engine_given(info: EngineInfo) -> Mapping[str, Any]:
     if info.received or not info.arguments:
         return info.received
     received: dict[str, Any] = {}
-    for name, argument in native_arguments.table("engine", info.engine or "").items():
+    for name, argument in native_arguments.table("engine", info.engine_name).items():
         if argument.name in info.arguments:
             with suppress(TypeError, ValueError, AttributeError):  # a value of another type cannot be this argument
                 received[name] = argument.value_in(info.arguments)

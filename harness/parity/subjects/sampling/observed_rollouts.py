@@ -32,6 +32,11 @@ SERIES = ("step", "max_delta_logprob", "mean_delta_logprob", "flips", "flips_bey
 
 
 def rollouts(e: EvidenceBuilder, b: Table, c: Table, trained: list[Table | None]) -> None:
+    """Compare the rollouts of one step: tokens, ends, log-probabilities.
+
+    `b`, `c`: the baseline's and the candidate's. `trained`: what each side's learner made of them, which has the
+    margins of its choices.
+    """
     step = b.step
     match = Match.of(b.sample, c.sample)
     e.unpaired(match, f"step {step}", "in the baseline only", "in the candidate only")
@@ -49,6 +54,7 @@ def rollouts(e: EvidenceBuilder, b: Table, c: Table, trained: list[Table | None]
     _unreached(e, b, c, int(np.maximum(tokens.lengths_a - tokens.lengths_b, 0).sum()))
     longest = np.maximum(tokens.lengths_a, tokens.lengths_b)
     e.counts += Counts(drawn=int(longest[judged].sum()))
+    # Positions at which tokens can be compared, and those of them at which log-probabilities can: equal tokens.
     differs = tokens.tokens_a != tokens.tokens_b
     comparable = judged[grid.row] if not judged.all() else np.ones(grid.size, bool)
     tokens_equal = comparable & ~differs

@@ -19,5 +19,5 @@ def same_sampler(baseline: Recording, candidate: Recording) -> bool:
 
 def _sampler(recording: Recording) -> Any:
     framework, seeds = recording.records.manifest.framework, recording.records.manifest.seeds
-    engines = sorted({(info.engine or "", info.version or "") for info in recording.records.engines})
+    engines = sorted({(info.engine_name, info.version or "") for info in recording.records.engines})
     return (framework, seeds, engines) if framework and seeds and engines else None

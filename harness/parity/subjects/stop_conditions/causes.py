@@ -44,6 +44,7 @@ def ends(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find a cause for each way in which responses of unequal length end."""
     open_samples = so_far.open_samples(Kind.LENGTH.of())
     remaining = [ending for ending in e.stop_conditions.endings if (ending.step, ending.sample) in open_samples]
+    # Ends that a token decides come before those that only a length decides.
     for rule in (_dropped, _ignored, _other_set, _cut_short):
         for cause, explained in rule(e, remaining):
             items = {(ending.step, ending.sample) for ending in explained}

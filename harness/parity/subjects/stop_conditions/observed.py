@@ -31,6 +31,7 @@ def note(e: EvidenceBuilder, tokens: AlignedTokens, judged: np.ndarray, differs:
     # A guided sample that was cut at a flip is shorter for that reason alone.
     cut = (finish2 == "flip") if finish2 is not None else np.zeros(len(judged), bool)
     any_flip = grid.any(differs)
+    # Whether the last token that both samples have is a flip: an engine that follows a guide stops there.
     last = np.zeros(len(judged), bool)
     ends = np.flatnonzero(grid.length)
     last[ends] = differs[grid.start[1:][ends] - 1]
@@ -116,9 +117,7 @@ def note_alone(e: EvidenceBuilder, side: SideBuilder, table: Table) -> None:
     if output is None or finish is None or ends is None or e.mode == REPLAY or table.header.uncompared is not None:
         return
     native = sampling_request(side, e.mode).arguments
-    has_output = output.lengths > 0
-    last = np.full(len(has_output), -1, np.int64)
-    last[has_output] = output.values[output.offsets[1:][has_output] - 1]
+    has_output, last = output.lengths > 0, output.last(absent=-1)
     at_end = np.isin(last, sorted(ends))
     cut, stopped = has_output & (finish == "length"), has_output & (finish == "stop")
     # A stop string may end a sample at any token: then only stops at an end token can be checked.

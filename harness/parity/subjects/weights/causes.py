@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from harness.parity.causes.family import CauseFamily, OnBench, Rival, Seen
+from harness.parity.causes.family import CauseFamily, OnBench, Rival, Seen, of_each_side
 from harness.parity.causes.proof import either
 from harness.parity.facts.divergence import NATIVE, ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
@@ -25,24 +25,24 @@ WrongLoads = Mapping[str, Mapping[int, tuple[str, ...]]]  # tensor -> weight ver
 SINGLE = 3  # up to this many tensors are named one by one; more are named together
 
 
-def stale_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def stale_weights(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find tensors that a sync left out or brought as they had been, where a digest or the proof of the sync shows
     that the engine has older values.
     """
-    for side in e.sides:
-        # Tensors that are stale at the same weight versions have one cause: the steps cannot tell them apart.
-        record = side.sync
-        groups: dict[tuple[int, ...], list[str]] = {}
-        for name in {**record.absent, **record.stale}:
-            stale_versions = record.stale_versions.get(name, ())
-            proven = [v for v in record.absent_versions.get(name, ()) if v in record.proof_beyond]
-            versions = tuple(sorted({*stale_versions, *proven}))
-            if versions:
-                groups.setdefault(versions, []).append(name)
-        for versions, tensors in sorted(groups.items()):
-            titled = list(_titled(STALE_WEIGHTS, sorted(tensors), record.names))
-            for key, members in titled:
-                yield _stale(e, side, key, members, versions, beside=len(titled) - 1)
+    # Tensors that are stale at the same weight versions have one cause: the steps cannot tell them apart.
+    record = side.sync
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for name in {**record.absent, **record.stale}:
+        stale_versions = record.stale_versions.get(name, ())
+        proven = [v for v in record.absent_versions.get(name, ()) if v in record.proof_beyond]
+        versions = tuple(sorted({*stale_versions, *proven}))
+        if versions:
+            groups.setdefault(versions, []).append(name)
+    for versions, tensors in sorted(groups.items()):
+        titled = list(_titled(STALE_WEIGHTS, sorted(tensors), record.names))
+        for key, members in titled:
+            yield _stale(e, side, key, members, versions, beside=len(titled) - 1)
 
 
 def _titled(family: CauseFamily, tensors: list[str], all_names: frozenset[str]) -> Iterator[tuple[CauseKey, list[str]]]:
@@ -106,31 +106,31 @@ def _of_versions(cause: Cause, side: Side, steps: set[int], versions: Sequence[i
     return Explanation(cause, keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name), reached)
 
 
-def altered_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def altered_weights(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find tensors whose received digest differs from the digest that the learner sent."""
-    for side in e.sides:
-        for name, versions in list(side.sync.altered_versions.items())[:8]:
-            steps = steps_of(e, side, tuple(versions))
-            cause = Cause.of(
-                key=WEIGHTS.key(name),
-                party=side.name,
-                summary=f"at weight version {versions[0]} the engine received another {name} than the learner sent",
-                evidence="the digests of what was sent and of what was received differ",
-                details={"tensor": name, "versions": list(versions), "steps": sorted(steps)},
-                proofs=_without(e, side, steps, tuple(versions)),
-                observed=(Seen.ARRIVED_OTHERWISE,),
-            )
-            yield _of_versions(cause, side, steps, versions)
+    for name, versions in list(side.sync.altered_versions.items())[:8]:
+        steps = steps_of(e, side, tuple(versions))
+        cause = Cause.of(
+            key=WEIGHTS.key(name),
+            party=side.name,
+            summary=f"at weight version {versions[0]} the engine received another {name} than the learner sent",
+            evidence="the digests of what was sent and of what was received differ",
+            details={"tensor": name, "versions": list(versions), "steps": sorted(steps)},
+            proofs=_without(e, side, steps, tuple(versions)),
+            observed=(Seen.ARRIVED_OTHERWISE,),
+        )
+        yield _of_versions(cause, side, steps, versions)
 
 
-def not_loaded(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def not_loaded(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find tensors that arrived as they were sent, but were not what a worker held after the load."""
-    for side in e.sides:
-        kept, misloaded = side.sync.kept, side.sync.misloaded
-        yield from _not_loaded(e, side, STALE_WEIGHTS, kept, "kept the one before", Seen.KEPT_ON_LOAD)
-        # A tensor that any worker kept is reported as stale, and not as altered in addition.
-        misloaded = {name: by_version for name, by_version in misloaded.items() if name not in kept}
-        yield from _not_loaded(e, side, WEIGHTS, misloaded, "loaded something else", Seen.LOADED_OTHERWISE)
+    kept, misloaded = side.sync.kept, side.sync.misloaded
+    yield from _not_loaded(e, side, STALE_WEIGHTS, kept, "kept the one before", Seen.KEPT_ON_LOAD)
+    # A tensor that any worker kept is reported as stale, and not as altered in addition.
+    misloaded = {name: by_version for name, by_version in misloaded.items() if name not in kept}
+    yield from _not_loaded(e, side, WEIGHTS, misloaded, "loaded something else", Seen.LOADED_OTHERWISE)
 
 
 def _not_loaded(
@@ -159,47 +159,50 @@ def _not_loaded(
         yield _of_versions(cause, side, steps, versions)
 
 
-def one_update_behind(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+@of_each_side
+def one_update_behind(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find an engine that computes with the learner's weights before the last update.
 
     The engine is nearer to the earlier weights, and no further from them than rounding explains. Log-probabilities do
     not say which tensors are old. In float32 the proofs of the syncs also recognise an engine that loads nothing any
     more and falls further behind.
     """
-    for side in e.sides:
-        kind = Kind.BEHIND.of(side.name)
-        if kind not in e.first or not len(so_far.left(kind)):
-            continue
-        place, first = e.first[kind].place, int(e.found(kind)[:, 0].min())
-        if e.tolerance.half:
-            in_use, rounding = e.weights_in_use[side.name], e.tolerance.rounding.mean
-            now, then, allowed = in_use.now, in_use.before, ROUGHER * rounding
-            evidence = f"mean distance from float32 with the learner's weights {figure(now)} nats, with those before "
-            evidence += f"{figure(then)}; the learner rounds by {figure(rounding)}"
-            key, summary = ONE_BEHIND, BEFORE.format(f"the {side.name}'s engine")
-        else:
-            record = side.sync
-            now, then = record.distances[record.behind[0]]
-            rounding, allowed = 0.0, e.tolerance.value
-            key, summary, evidence = _older(side, record, allowed)
-        if not then <= allowed:
-            continue
-        before, after = (max(0.0, distance - rounding) for distance in (now, then))
-        yield Explanation(
-            Cause.of(
-                key=key,
-                party=side.name,
-                summary=f"from step {first} on {summary}",
-                evidence=f"{place.context}; {evidence}",
-                details={"now": now, "before": then},
-                proofs=[
-                    Proof("hold it against the learner's weights before the last update", before, after, "nats a token")
-                ],
-                observed=(Seen.OLDER_AGREES,),
-            ),
-            keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
-            from_step(first),
-        )
+    kind = Kind.BEHIND.of(side.name)
+    if kind not in e.first or not len(so_far.left(kind)):
+        return
+    place, first = e.first[kind].place, int(e.found(kind)[:, 0].min())
+    # Half precision has a mean over all updates, and the learner's own rounding is in it. Float32 has one proof for
+    # each sync, and the proof of the first sync that tells is taken.
+    if e.tolerance.half:
+        in_use, rounding = e.weights_in_use[side.name], e.tolerance.rounding.mean
+        now, then, allowed = in_use.now, in_use.before, ROUGHER * rounding
+        evidence = f"mean distance from float32 with the learner's weights {figure(now)} nats, with those before "
+        evidence += f"{figure(then)}; the learner rounds by {figure(rounding)}"
+        key, summary = ONE_BEHIND, BEFORE.format(f"the {side.name}'s engine")
+    else:
+        record = side.sync
+        now, then = record.distances[record.behind[0]]
+        rounding, allowed = 0.0, e.tolerance.value
+        key, summary, evidence = _older(side, record, allowed)
+    # Nearer to the old weights is not enough: an engine with some other weights may be nearer to them, too.
+    if not then <= allowed:
+        return
+    before, after = (max(0.0, distance - rounding) for distance in (now, then))
+    yield Explanation(
+        Cause.of(
+            key=key,
+            party=side.name,
+            summary=f"from step {first} on {summary}",
+            evidence=f"{place.context}; {evidence}",
+            details={"now": now, "before": then},
+            proofs=[
+                Proof("hold it against the learner's weights before the last update", before, after, "nats a token")
+            ],
+            observed=(Seen.OLDER_AGREES,),
+        ),
+        keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
+        from_step(first),
+    )
 
 
 def _older(side: Side, record: SyncRecord, allowed: float) -> tuple[CauseKey, str, str]:

@@ -11,11 +11,15 @@ from typing import Any
 import numpy as np
 
 from harness.parity.checks.registry import Outcome, check, outcome, unless_native
-from harness.parity.facts.divergence import Kind
+from harness.parity.facts.divergence import DivergenceKey, Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.log_probabilities import observed_systematic
-from harness.parity.subjects.weights.observed_sync_record import NEARER, SyncRecord
+from harness.parity.subjects.weights.observed_lag import InUse
+from harness.parity.subjects.weights.observed_sync_record import NEARER
 from reports.text import counted, figure
+
+NAME = "weights-in-use"
+BEHIND_OPEN = "an engine that is one update behind is not ruled out"
 
 
 def _records_proofs(e: Evidence) -> bool:
@@ -30,41 +34,46 @@ def _updated(e: Evidence) -> bool:
     return (e.tolerance.half or _records_proofs(e)) and e.train and len(versions) > 1
 
 
-@check("weights-in-use", required=_records_proofs, applies=_updated, alone=True)
+@check(NAME, required=_records_proofs, applies=_updated, alone=True)
 def weights_in_use(e: Evidence) -> Outcome:
     """Does each engine compute with the learner's weights, and not with those before the last update?"""
-    name, results = "weights-in-use", e.weights_in_use
-    if not e.tolerance.half:
-        return _by_proofs(e, name)
-    kinds = e.diverged(Kind.BEHIND)
-    details: dict[str, Any] = {
-        side: {
-            "mean move of an update": usage.moved,
-            "mean distance from the weights": usage.now,
-            "mean distance from those before": usage.before,
-            "standard errors": {
-                test.reading: test.errors for test in usage.tests if test.where == observed_systematic.RUN
-            },
-            "needed": usage.best.critical,
-            "steps": usage.steps,
-            "steps that tell by themselves": usage.alone,
-        }
-        for side, usage in results.items()
-    }
+    return _by_scores(e) if e.tolerance.half else _by_proofs(e)
+
+
+def _by_scores(e: Evidence) -> Outcome:
+    """Judge runs in half precision by the learner's scores with the weights before and after each update."""
+    kinds, results = e.diverged(Kind.BEHIND), e.weights_in_use
+    details: dict[str, Any] = {side: _details(usage) for side, usage in results.items()}
     if kinds:
-        text = "; ".join(e.first[kind].place.context for kind in kinds)
-        return outcome(name, "confirmed", text, kinds=kinds, **details)
+        return outcome(NAME, "confirmed", _places(e, kinds), kinds=kinds, **details)
     # No engine is behind. That is ruled out only where every update was scored with both weights, and each engine is
     # significantly nearer to the current ones.
     if why := next(_undecided(e), ""):
-        return outcome(name, "not tested", f"{why} an engine that is one update behind is not ruled out", **details)
+        return outcome(NAME, "not tested", f"{why} {BEHIND_OPEN}", **details)
     text = "; ".join(
         f"the {side} is nearer to its learner's weights than to those before the last update by "
         f"{figure(usage.best.errors)} standard errors ({figure(usage.best.critical)} would tell), in {usage.alone} of "
         f"{len(usage.steps):,} steps by themselves"
         for side, usage in results.items()
     )
-    return outcome(name, "ruled out", text, **details)
+    return outcome(NAME, "ruled out", text, **details)
+
+
+def _details(usage: InUse) -> dict[str, Any]:
+    of_the_run = [test for test in usage.tests if test.where == observed_systematic.RUN]
+    return {
+        "mean move of an update": usage.moved,
+        "mean distance from the weights": usage.now,
+        "mean distance from those before": usage.before,
+        "standard errors": {test.reading: test.errors for test in of_the_run},
+        "needed": usage.best.critical,
+        "steps": usage.steps,
+        "steps that tell by themselves": usage.alone,
+    }
+
+
+def _places(e: Evidence, kinds: tuple[DivergenceKey, ...]) -> str:
+    return "; ".join(e.first[kind].place.context for kind in kinds)
 
 
 def _undecided(e: Evidence) -> Iterator[str]:
@@ -106,35 +115,33 @@ def _unversioned(side: Side) -> str:
     return ""
 
 
-def _by_proofs(e: Evidence, name: str) -> Outcome:
+def _by_proofs(e: Evidence) -> Outcome:
     """Judge float32 runs by the proof of each sync, which is precise enough there to tell two weight versions apart."""
-    records: dict[str, SyncRecord] = {side.name: side.sync for side in e.sides}
-    kinds = tuple(Kind.BEHIND.of(side) for side, record in records.items() if record.behind)
-    details: dict[str, Any] = {side: {"distances": record.distances} for side, record in records.items()}
+    kinds = tuple(Kind.BEHIND.of(side.name) for side in e.sides if side.sync.behind)
+    details: dict[str, Any] = {side.name: {"distances": side.sync.distances} for side in e.sides}
     if kinds:
-        text = "; ".join(e.first[kind].place.context for kind in kinds)
-        return outcome(name, "confirmed", text, kinds=kinds, **details)
+        return outcome(NAME, "confirmed", _places(e, kinds), kinds=kinds, **details)
     # No engine is behind. That is ruled out only where the proof of every update tells the two versions apart.
-    for side, record in records.items():
-        for version in record.untold[:1]:
-            now, before = record.distances[version]
-            text = f"by the proof of weight version {version} the {side}'s engine is {figure(now)} nats from the "
-            text += f"learner's weights and {figure(before)} from those before the last update, on average; "
-            text += f"{NEARER:g} times as far would tell, and an engine that is one update behind is not ruled out"
-            return outcome(name, "not tested", text, **details)
-    for run in e.sides:
-        if lacking := _unproven(run):
-            text = f"{lacking}: an engine that is one update behind is not ruled out"
-            return outcome(name, "not tested", text, **details)
-    distances = [pair for record in records.values() for pair in record.distances.values()]
+    if why := next(filter(None, [*map(_untold, e.sides), *map(_unproven, e.sides)]), ""):
+        return outcome(NAME, "not tested", f"{why} {BEHIND_OPEN}", **details)
+    distances = [pair for side in e.sides for pair in side.sync.distances.values()]
     if not distances:
-        return outcome(name, "not tested", "no sync after an update was proven on its own", **details)
+        return outcome(NAME, "not tested", "no sync after an update was proven on its own", **details)
     least = min(before / now if now else np.inf for now, before in distances)
-    text = (
-        f"each of {counted(len(distances), 'proof')} is nearer to the learner's weights than to those before the last "
+    text = f"each of {counted(len(distances), 'proof')} is nearer to the learner's weights than to those before the "
+    return outcome(
+        NAME, "ruled out", f"{text}last update, {figure(least)} times at least ({NEARER:g} would tell)", **details
     )
-    text += f"update, {figure(least)} times at least ({NEARER:g} would tell)"
-    return outcome(name, "ruled out", text, **details)
+
+
+def _untold(side: Side) -> str:
+    """Return the first proof that is as near to one weight version as to the one before; "" for none."""
+    for version in side.sync.untold[:1]:
+        now, before = side.sync.distances[version]
+        text = f"by the proof of weight version {version} the {side.name}'s engine is {figure(now)} nats from the "
+        text += f"learner's weights and {figure(before)} from those before the last update, on average; "
+        return f"{text}{NEARER:g} times as far would tell, and"
+    return ""
 
 
 def _unproven(side: Side) -> str:
@@ -143,10 +150,10 @@ def _unproven(side: Side) -> str:
     An update that changed no tensor needs no proof.
     """
     if lacking := _unversioned(side):
-        return lacking
+        return f"{lacking}:"
     record = side.sync
     for before, version in pairwise(sorted(number for number in side.versions if number is not None)):
         sent = record.learner.get(version)
         if version not in record.distances and not (sent and sent == record.learner.get(before)):
-            return f"no proof tells weight version {version} of the {side.name} from the one before"
+            return f"no proof tells weight version {version} of the {side.name} from the one before:"
     return ""

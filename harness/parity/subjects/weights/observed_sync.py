@@ -361,8 +361,7 @@ def _digests(side: SideBuilder, source: str) -> dict[str, Digests]:
     """Return the digests by the process that reported them. Shards and engines may each report a tensor."""
     by_process: dict[str, Digests] = {}
     for version, record in side.recording.records.digests_of(source):
-        version_digests = by_process.setdefault(record.file, {}).setdefault(version, {})
-        version_digests.update({name: digest for name, digest in record.digests.items() if digest})
+        by_process.setdefault(record.file, {}).setdefault(version, {}).update(record.known)
     return by_process
 
 
