@@ -35,6 +35,7 @@ from harness.triage.rules import (
     nodes,
     outsiders,
     over,
+    own_loops,
     pasted,
     pauses,
     pipes,
@@ -71,6 +72,8 @@ RULES: tuple[Rule, ...] = (
     processes.died,  # K4
     alive.unaided(processes.unwritten),  # K4
     pools.lost,  # K4
+    own_loops.awaited,  # K6
+    alive.unaided(own_loops.unserved),  # K6
     alive.unaided(alone.locked),  # K4
     lock_rings.ring,  # K6
     alive.unaided(together.locked),  # K6, K4

@@ -23,6 +23,7 @@ from harness.triage.rules.threads import keepers, name
 from harness.triage.stacks import describe, user_frame
 
 END_MARK = "put an end mark into the queue when its producer ends, or look after each time limit whether it lives"
+_FUTURE = re.compile(r"/concurrent/futures/_base\.py$")
 _LAUNCH = re.compile(r"/multiprocessing/popen_fork\.py$")
 
 
@@ -59,9 +60,9 @@ def locked(case: Case) -> Ruling | None:
 
 
 def _keeps_alive(subject: Subject) -> bool:
-    """Whether it waits to be notified, and for no item of a queue: it may only keep itself or its children alive until
-    a signal."""
-    return _notified(subject.process) and not _for_items(subject)
+    """Whether it waits to be notified, and for no item of a queue and no result: it may only keep itself or its
+    children alive until a signal."""
+    return _notified(subject.process) and not (_for_items(subject) or _for_result(subject.process))
 
 
 def matters(case: Case, subject: Subject, keys: set[str], *, keeps_alive: bool) -> bool:
@@ -135,6 +136,12 @@ def _reason(subject: Subject) -> str:
 def _for_items(subject: Subject) -> bool:
     """Whether it waits for an item of a queue."""
     return subject.doing.within("queue") and subject.before.within("queue")
+
+
+def _for_result(process: Process | None) -> bool:
+    """Whether it waits for the result of a future of threads."""
+    frames = main_frames(process.samples[-1].threads) if process is not None else ()
+    return any(_FUTURE.search(frame.file) for frame in frames[1:2])
 
 
 def _notified(process: Process | None) -> bool:

@@ -50,7 +50,7 @@ BY_WHAT_WAS_SEEN = frozenset({
     "lock_rings.ring", "tasks.ring", "builds.locked", "engines.transition", "nodes.unreachable",
     "groups.diverged", "groups.conditional", "routes.closed", "makers.stopped", "resources.starved", "nodes.between",
     "engines.branch", "absence.left_loop", "absence.device", "groups.wedged", "apart.apart", "closed.closed",
-    "ras.live", "locks.unreleased",
+    "ras.live", "locks.unreleased", "own_loops.awaited",
 })  # fmt: skip
 NEVER_HUNG = frozenset({
     "nodes.incomplete", "nodes.unlooked", "nodes.moments", "pauses.debugger", "ras.pasted", "ray_lists.pasted",
@@ -183,7 +183,22 @@ def owed(folder: Path) -> Hang:
     return Hang((asks, dataclasses.replace(server, loops=(loop,))))
 
 
+def in_a_loop_of_nobody(folder: Path) -> Hang:
+    """A thread that runs an event loop and waits for what it gave to one that no thread runs."""
+    program = folder / "served.py"
+    program.write_text("LOOP = asyncio.new_event_loop()\ndef call():\n"
+                       "    return asyncio.run_coroutine_threadsafe(work(), LOOP).result()\n")  # fmt: skip
+    waits = (
+        Frame("wait", THREADING, 327),
+        Frame("result", "/usr/lib/python3.11/concurrent/futures/_base.py", 451),
+        Frame("call", str(program), 3),
+        Frame("_run_once", "/usr/lib/python3.11/asyncio/base_events.py", 1936),
+    )
+    return Hang((standing(process(PID, "process", "main"), *waits, wchan=FUTEX),))
+
+
 HANGS: dict[str, Callable[[Path], Hang]] = {
+    "own_loops.unserved": in_a_loop_of_nobody,
     "absence.outside": absent,
     "forming.unformed": uncome,
     "alone.locked": locked,
