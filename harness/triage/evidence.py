@@ -232,6 +232,16 @@ class Journal:
 
 
 @dataclass(frozen=True)
+class SharedLock:
+    """A lock of multiprocessing for which a thread of a process waits, and the processes of its host that can release
+    it: those that have its file mapped."""
+
+    path: str  # of its file, which is deleted as a rule: "/dev/shm/sem.mp-x1 (deleted)"
+    sharers: tuple[int, ...] = ()  # pids, that of the process itself among them
+    running: tuple[int, ...] = ()  # those of which another thread than the one that waits is in no lock itself
+
+
+@dataclass(frozen=True)
 class PipeReader:
     """A process that can read the full pipe or socket to which another one writes, and what it did last."""
 
@@ -291,6 +301,8 @@ class Process:
     shared: tuple[str, ...] = ()  # files of shared memory that it and another process of its job have mapped
     # Those of `shared` that it read or wrote within half a second while it polled; empty if nobody asked the kernel.
     touched: tuple[str, ...] = ()
+    # The lock for which it waited from the first look to the last; None if it waits for none, or none is known.
+    shared_lock: SharedLock | None = None
     logged_threads: tuple[LostThread, ...] = ()  # threads whose end its log tells, where no probe of ours is in it
 
     @property

@@ -46,6 +46,7 @@ from harness.triage.rules import (
     ray_lists,
     resources,
     routes,
+    shared_locks,
     tasks,
     together,
 )
@@ -75,6 +76,7 @@ RULES: tuple[Rule, ...] = (
     own_loops.awaited,  # K6
     alive.unaided(own_loops.unserved),  # K6
     alive.unaided(alone.locked),  # K4
+    alive.unaided(shared_locks.orphaned),  # K4
     lock_rings.ring,  # K6
     alive.unaided(together.locked),  # K6, K4
     tasks.ring,  # K6

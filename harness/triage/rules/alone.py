@@ -70,19 +70,19 @@ def matters(case: Case, subject: Subject, keys: set[str], *, keeps_alive: bool) 
     job is this process alone. `keeps_alive`: it may be meant to wait until a signal."""
     waiters = [case.subject(wait.waiter) for wait in case.graph.waits if wait.target == subject.key]
     beside = case.live()
-    own = [each for each in beside if _parent(case, each) is subject and each.key not in keys]
+    own = [each for each in beside if parent_of(case, each) is subject and each.key not in keys]
     if keeps_alive and own and all(waiter.doing.kind == "join" for waiter in waiters):
         return False
     if any(not _has_limit(waiter) for waiter in waiters):
         return True
-    parent = _parent(case, subject)
+    parent = parent_of(case, subject)
     if parent is None:
         return len(beside) == 1 and not keeps_alive
-    children = {each.key for each in beside if each.process and _parent(case, each) is parent}
-    return not waiters and children <= keys and _awaits_children(case, parent, end_only=keeps_alive)
+    children = {each.key for each in beside if each.process and parent_of(case, each) is parent}
+    return not waiters and children <= keys and awaits_children(case, parent, end_only=keeps_alive)
 
 
-def _awaits_children(case: Case, parent: Subject, *, end_only: bool) -> bool:
+def awaits_children(case: Case, parent: Subject, *, end_only: bool) -> bool:
     """Whether a process waits without a limit for the end of a child, by the kernel, or, with nobody beside to end its
     wait, for what its children make: their end, and unless `end_only` an item or a result."""
     if parent.process is None or parent.launcher or parent.progress:
@@ -97,11 +97,11 @@ def _awaits_children(case: Case, parent: Subject, *, end_only: bool) -> bool:
         return parent.doing.kind == "join"
     if parent.doing.kind == "queue":  # of multiprocessing: its children fill it, or whoever started it
         pipes = all(look.reading.startswith("pipe:") for look in parent.process.samples)
-        return pipes and _parent(case, parent) is None
+        return pipes and parent_of(case, parent) is None
     return parent.doing.kind == "lock"
 
 
-def _parent(case: Case, subject: Subject) -> Subject | None:
+def parent_of(case: Case, subject: Subject) -> Subject | None:
     process = subject.process
     return case.graph.subjects.get(f"{process.host}:{process.ppid}") if process is not None else None
 
@@ -167,7 +167,7 @@ def _has_limit(waiter: Subject) -> bool:
 def _why(case: Case, subject: Subject) -> str:
     process = subject.process
     assert process is not None
-    parent = _parent(case, subject)
+    parent = parent_of(case, subject)
     frames = main_frames(process.samples[-1].threads)
     waiting = next((frame for frame in frames if users(frame)), None)
     lock = source.lock_of(waiting) if waiting is not None else ""

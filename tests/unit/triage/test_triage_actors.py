@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from triage_evidence import compared, frames, group, process, rank
 
-from harness.triage.evidence import EventLoop, Evidence, FileLock, Frame, OpenSpan, Process, Task, Thread
+from harness.triage.evidence import EventLoop, Evidence, FileLock, Frame, OpenSpan, Process, SharedLock, Task, Thread
 from harness.triage.flight.model import Comparison
 from harness.triage.graph import build
 from harness.triage.rules import RULES, Case, alive
@@ -197,7 +197,15 @@ def in_a_loop_of_nobody(folder: Path) -> Hang:
     return Hang((standing(process(PID, "process", "main"), *waits, wchan=FUTEX),))
 
 
+def kept_by_the_dead(folder: Path) -> Hang:
+    """A child that waits for a lock of multiprocessing, which only it and its parent, who waits for its end, have."""
+    waits = standing(process(PID, "process", "main", ppid=70), at(folder, "waits"), wchan=FUTEX, in_shared_lock=True)
+    parent = looks(process(70, "process", "main:5 communicate"), wchan="do_wait")
+    return Hang((parent, dataclasses.replace(waits, shared_lock=SharedLock("/dev/shm/sem.mp-1", (70, PID)))))
+
+
 HANGS: dict[str, Callable[[Path], Hang]] = {
+    "shared_locks.orphaned": kept_by_the_dead,
     "own_loops.unserved": in_a_loop_of_nobody,
     "absence.outside": absent,
     "forming.unformed": uncome,
