@@ -94,6 +94,8 @@ class Sample:
     in_shared_lock: bool = False  # its main thread waits for a lock that other processes may use, as multiprocessing's
     opens: str = ""  # named pipe that its main thread waits to open, "/tmp/fifo"; nobody has its other end open
     owed: tuple[str, ...] = ()  # TCP peers to which it sent data, and from which none has come since
+    unread: tuple[tuple[str, Number], ...] = ()  # TCP clients of it -> bytes of theirs that it has not read
+    unaccepted: int = 0  # connections at its ports that it has not accepted
 
 
 @dataclass(frozen=True)

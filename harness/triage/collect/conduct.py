@@ -520,6 +520,8 @@ def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, .
         reads_from=look.reads_from,
         heard=look.heard,
         owed=look.owed,
+        unread=look.unread.clients[: connections.MAX_SHOWN],
+        unaccepted=look.unread.unaccepted,
     )
 
 

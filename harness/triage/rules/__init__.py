@@ -32,6 +32,7 @@ from harness.triage.rules import (
     lock_rings,
     locks,
     makers,
+    mute,
     nodes,
     outsiders,
     over,
@@ -119,6 +120,7 @@ RULES: tuple[Rule, ...] = (
     makers.undecided,  # INSUFFICIENT
     together.idle,  # INSUFFICIENT
     polls.undecided,  # INSUFFICIENT
+    mute.unread,  # INSUFFICIENT
     alive.undecided,  # INSUFFICIENT
     absence.unseen,  # INSUFFICIENT
     pauses.healthy,
