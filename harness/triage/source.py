@@ -752,6 +752,45 @@ def in_default_group(frame: Frame, function: str) -> bool:
     return plain_arguments and not named & {"group", "async_op", None} and len(call.args) <= _BEFORE_GROUP[function]
 
 
+def group_of(frame: Frame, function: str) -> str:
+    """The text of the group with which the line of a frame calls this collective of torch.distributed; empty where it
+    names none, or that cannot be told."""
+    body = function_of(frame)
+    groups = [
+        group
+        for node in (ast.walk(body) if body is not None else ())
+        if isinstance(node, ast.Call) and holds(node, frame.line) and ast.unparse(node.func).endswith(function)
+        and (group := _group(node))
+    ]  # fmt: skip
+    return groups[0] if len(groups) == 1 else ""
+
+
+def groups_behind(frame: Frame) -> set[str]:
+    """The texts of the groups of collectives that the function of a frame calls behind its line, in its own branch of
+    each `if` around it."""
+    body = function_of(frame)
+    nodes = list(ast.walk(body)) if body is not None else []
+    calls = [node for node in nodes if isinstance(node, ast.Call) and node.lineno > frame.line]
+    branches = [
+        other
+        for node in nodes
+        if isinstance(node, ast.If)
+        for mine, other in ((node.body, node.orelse), (node.orelse, node.body))
+        if _any_holds(mine, frame.line)
+    ]
+    return {_group(call) for call in calls if not any(_any_holds(its, call.lineno) for its in branches)} - {""}
+
+
+def _group(call: ast.Call) -> str:
+    """The text of the group of a collective's call; empty without one."""
+    name = ast.unparse(call.func).rpartition(".")[2]
+    at = _BEFORE_GROUP.get(name)
+    named = next((keyword.value for keyword in call.keywords if keyword.arg == "group"), None)
+    if at is None or (named is None and len(call.args) <= at):
+        return ""
+    return ast.unparse(named if named is not None else call.args[at])
+
+
 def holds(node: ast.AST, line: int) -> bool:
     return getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", 0) or 0)
 

@@ -64,7 +64,10 @@ def apart(case: Case) -> Ruling | None:
     by_main = all(_main_thread_in_collective(subject.process) for subject in ranks)
     if not threads and by_main and (ruling := left_out(case, places)):
         return ruling
-    if not threads:
+    crossing = () if threads else _crossing(places)
+    if crossing:
+        headline = f"two groups in two orders: {'; '.join(crossing)}"
+    elif not threads:
         headline = f"{NOBODY_LEFT}: {standing.headline(places, 2)}"
     return Ruling(
         "HUNG",
@@ -77,10 +80,30 @@ def apart(case: Case) -> Ruling | None:
         next=(
             ONE_GROUP_EACH
             if threads
+            else f"use the two groups in one order on every rank: {where}"
+            if crossing
+            else f"let one rank of each pair send before it receives, or use dist.batch_isend_irecv: {where}"
+            if all(map(_receives, ranks))
             else "compare on each rank what decides on these places: a group needs the same operations on all ranks",
             *_NEXT,
         ),
     )  # fmt: skip
+
+
+def _crossing(places: Sequence[standing.Place]) -> tuple[str, ...]:
+    """At two places by whose text each waits in a group of its own, and uses the other one's behind it: who waits in
+    which group, where."""
+    frames = [_frames(place)[:1] for place in places]
+    if len(places) != 2 or not all(frames):
+        return ()
+    groups = [source.group_of(its[0], _function(place)) for its, place in zip(frames, places, strict=True)]
+    behind = [source.groups_behind(its[0]) for its in frames]
+    if not all(groups) or groups[0] == groups[1] or groups[0] not in behind[1] or groups[1] not in behind[0]:
+        return ()
+    return tuple(
+        f"{place.who} in `{group}` at {place.words.partition(' ')[0]}"
+        for place, group in zip(places, groups, strict=True)
+    )
 
 
 def _receives(subject: Subject) -> bool:
