@@ -791,6 +791,34 @@ def _group(call: ast.Call) -> str:
     return ast.unparse(named if named is not None else call.args[at])
 
 
+def store_key(frame: Frame) -> str:
+    """The key that the line of a frame gets from a store or waits for, where it stands there as one text."""
+    body = function_of(frame)
+    keys = [key for line, key in _keys(body, "get", "wait") if line == frame.line]
+    return keys[0] if len(keys) == 1 else ""
+
+
+def keys_set(file: str) -> dict[str, int]:
+    """The keys that a file sets in a store, where they stand there as text, each with its line."""
+    return {key: line for line, key in _keys(tree_of(file), "set", "add", "append")}
+
+
+def _keys(body: ast.AST | None, *methods: str) -> list[tuple[int, str]]:
+    """The first arguments of calls of these methods that are text, or lists of it, each with its line."""
+    calls = [node for node in (ast.walk(body) if body is not None else ()) if isinstance(node, ast.Call) and node.args]
+    return [
+        (call.lineno, text)
+        for call in calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr in methods
+        for text in _texts(call.args[0])
+    ]
+
+
+def _texts(argument: ast.expr) -> list[str]:
+    parts = argument.elts if isinstance(argument, (ast.List, ast.Tuple)) else [argument]
+    return [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+
+
 def holds(node: ast.AST, line: int) -> bool:
     return getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", 0) or 0)
 

@@ -48,6 +48,7 @@ from harness.triage.rules import (
     resources,
     routes,
     shared_locks,
+    store_keys,
     tasks,
     together,
 )
@@ -111,6 +112,7 @@ RULES: tuple[Rule, ...] = (
     pasted.timed_out,  # INSUFFICIENT
     apart.apart,  # K1, K2 without recorders, INSUFFICIENT
     closed.closed,  # K2 without recorders
+    store_keys.unset,  # K2, INSUFFICIENT
     ras.live,  # K4, INSUFFICIENT
     calls.read_ring,  # INSUFFICIENT
     nodes.lost,  # INSUFFICIENT

@@ -51,6 +51,7 @@ BY_WHAT_WAS_SEEN = frozenset({
     "groups.diverged", "groups.conditional", "routes.closed", "makers.stopped", "resources.starved", "nodes.between",
     "engines.branch", "absence.left_loop", "absence.device", "groups.wedged", "apart.apart", "closed.closed",
     "ras.live", "locks.unreleased", "own_loops.awaited",
+    "store_keys.unset",
 })  # fmt: skip
 NEVER_HUNG = frozenset({
     "nodes.incomplete", "nodes.unlooked", "nodes.moments", "pauses.debugger", "ras.pasted", "ray_lists.pasted",
