@@ -10,6 +10,7 @@ from triage_evidence import evidence, process
 
 from harness.triage import judge, source
 from harness.triage.evidence import Evidence, Frame, Process, Thread
+from harness.triage.rules import threads
 
 PROGRAM = """import threading
 
@@ -142,3 +143,13 @@ def test_a_lock_is_kept_until_a_finally_releases_it(tmp_path: Path, line: int, k
     program = tmp_path / "engine.py"
     program.write_text(PROGRAM)
     assert source.locks_kept(Frame("Engine.reload", str(program), line)) == kept
+
+
+@pytest.mark.parametrize(("wchan", "places"), [("hrtimer_nanosleep", [3]), ("futex_do_wait", [])])
+def test_a_thread_past_a_with_of_one_line_keeps_its_lock(tmp_path: Path, wchan: str, places: list[int]) -> None:
+    program = tmp_path / "writer.py"
+    program.write_text("def writer():\n    while True:\n        with lock: time.sleep(9)\nlock.acquire()\n")
+    stands = Frame("writer", str(program), 3)
+    beside = Thread("writer", 7, (stands,), wchan=wchan)
+    kept = threads.keepers([beside], Frame("<module>", str(program), 4), "lock")
+    assert [frame.line for _, frame in kept] == places
