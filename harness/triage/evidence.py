@@ -294,6 +294,7 @@ class Process:
     # look to the last; None if it did not, or if an end is not known.
     wakers: tuple[int, ...] | None = None
     forked: bool = False  # it was forked by its parent and still runs that one's program
+    forked_at: str = ""  # line of its parent at which multiprocessing forked it, "train.py:9 in main"
     reader: int = 0  # the one other process on its host that can read the full pipe or socket to which it writes
     readers: tuple[PipeReader, ...] = ()  # all of these, where several can
     loops: tuple[EventLoop, ...] = ()  # its event loops, where a probe of ours is in it

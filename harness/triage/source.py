@@ -472,6 +472,15 @@ def lock_of(frame: Frame) -> str:
     return ""
 
 
+def makes_lock(frame: Frame) -> bool:
+    """Whether the function of a frame itself makes the lock that its line takes."""
+    body, lock = function_of(frame), lock_of(frame)
+    if body is None or isinstance(body, ast.Module) or not lock:
+        return False
+    assigned = (target for node in ast.walk(body) if isinstance(node, ast.Assign) for target in node.targets)
+    return any(isinstance(target, ast.Name) and target.id == lock for target in assigned)
+
+
 def _acquired(node: ast.AST) -> ast.expr | None:
     """The lock of a call of `acquire`; None for anything else."""
     acquires = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "acquire"

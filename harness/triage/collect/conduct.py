@@ -444,7 +444,8 @@ def _look(draft: Draft, terms: _Terms) -> None:
             python_stacks = _inside(draft, terms)
             draft.notes.append(python_stacks.note)
             silent = not python_stacks.threads
-        draft.samples[number:] = [_sample(draft, at, look, python_stacks.threads)]
+        draft.forked_at = draft.forked_at or stacks.forked_at(python_stacks.threads)
+        draft.samples[number:] = [_sample(draft, at, look, stacks.since_fork(python_stacks.threads))]
         with contextlib.suppress(OSError):  # a full disk is reported at the end, and collecting goes on
             directory.write_process(draft.freeze(), terms.out)
     if (state := _looked(draft, store).state) in ENDED:  # it ended while its stacks were taken

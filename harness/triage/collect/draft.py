@@ -35,6 +35,7 @@ class Draft:
         self.shared: tuple[str, ...] = ()
         self.touched: tuple[str, ...] = ()
         self.shared_lock: SharedLock | None = None
+        self.forked_at = ""
         self.logged_threads: tuple[LostThread, ...] = ()
         self.dump = self.recorder_note = ""
         self.dump_taken_ns: int | None = None
@@ -125,6 +126,7 @@ class Draft:
             reader=self.reader,
             readers=self.readers,
             forked=facts.forked,
+            forked_at=self.forked_at,
             fed=self.fed,
             own_pipe=self.own_pipe,
             wakers=self.wakers,

@@ -8,7 +8,6 @@ nothing else. Locks of multiprocessing are shared and never show so.
 
 from __future__ import annotations
 
-import itertools
 import re
 
 from harness.triage import source
@@ -20,11 +19,10 @@ from harness.triage.places import users
 from harness.triage.rules.alive import WITHIN, actor, in_condition, waits_for_itself
 from harness.triage.rules.ruling import Case, Live, Ruling
 from harness.triage.rules.threads import keepers, name
-from harness.triage.stacks import describe, user_frame
+from harness.triage.stacks import describe
 
 END_MARK = "put an end mark into the queue when its producer ends, or look after each time limit whether it lives"
 _FUTURE = re.compile(r"/concurrent/futures/_base\.py$")
-_LAUNCH = re.compile(r"/multiprocessing/popen_fork\.py$")
 
 
 def locked(case: Case) -> Ruling | None:
@@ -37,6 +35,7 @@ def locked(case: Case) -> Ruling | None:
     why = {subject.key: _why(case, subject) for subject in stuck}
     first = stuck[0]
     forked, itself = _copied(first), _kept_itself(first)
+    fork = first.process.forked_at if first.process else ""
     reason = _reason(first)
     several = len(stuck) > 1
     return Ruling(
@@ -47,7 +46,7 @@ def locked(case: Case) -> Ruling | None:
         place=_place(first),
         frames={subject.key: _place(subject) for subject in stuck},
         next=(
-            f"start it without a copy of the locks: multiprocessing.get_context('spawn'){_at(_fork_place(first))}"
+            f"start it without a copy of the locks: multiprocessing.get_context('spawn'){_at(fork)}"
             if forked
             else f"take {itself} once, or make it a threading.RLock, which its own thread may take again"
             if itself
@@ -116,8 +115,7 @@ def _kept_itself(subject: Subject) -> str:
     """The lock that its main thread waits for inside a `with` of it, where its name means one object; empty without
     one."""
     frames = main_frames(subject.process.samples[-1].threads) if subject.process else ()
-    since_fork = itertools.takewhile(lambda frame: not _LAUNCH.search(frame.file), frames)
-    own = [frame for frame in since_fork if users(frame)]
+    own = [frame for frame in frames if users(frame)]
     taken = source.sole_locks_taken(own[0]) if own else set()
     kept = {lock for frame in own[1:] if frame.file == own[0].file for lock in source.sole_locks_kept(frame)}
     return next(iter(taken & kept), "")
@@ -157,7 +155,10 @@ def _locked(subject: Subject) -> bool:
 def _copied(subject: Subject) -> bool:
     """Whether it was forked with the lock. What a thread waits in to be notified is made when it begins to wait."""
     process = subject.process
-    return process is not None and process.forked and not _notified(process) and not _kept_itself(subject)
+    if process is None or not process.forked or _notified(process) or _kept_itself(subject):
+        return False
+    waiting = next((frame for frame in main_frames(process.samples[-1].threads) if users(frame)), None)
+    return waiting is None or not source.makes_lock(waiting)
 
 
 def _has_limit(waiter: Subject) -> bool:
@@ -179,7 +180,7 @@ def _why(case: Case, subject: Subject) -> str:
     elif _copied(subject):
         by = parent.label if parent is not None else f"process {process.ppid}"
         facts.append(
-            f"{by} forked it{_at(_fork_place(subject))}, and a fork copies locks but not the threads that hold them"
+            f"{by} forked it{_at(process.forked_at)}, and a fork copies locks but not the threads that hold them"
         )
     if waiting is not None and lock:
         facts += _keepers(subject, waiting, lock, "its own")
@@ -195,13 +196,6 @@ def _keepers(subject: Subject, waiting: Frame, lock: str, whose: str) -> list[st
         for thread, frame in keepers(threads, waiting, lock)
     ]
     return places[:1]
-
-
-def _fork_place(subject: Subject) -> str:
-    """The user's frame that started the process by multiprocessing; empty where its stack does not show it."""
-    frames = main_frames(subject.process.samples[-1].threads) if subject.process else ()
-    at = next((at for at, frame in enumerate(frames) if _LAUNCH.search(frame.file)), None)
-    return user_frame(frames[at:]) if at is not None else ""
 
 
 def _at(place: str) -> str:
