@@ -71,6 +71,7 @@ _PASSWORD_JOINED = frozenset({"mysql", "mysqldump", "sshpass", "7z", "7za", "7zr
 _OF_A_VALUE = re.compile(r"[\s\"'/?&:{]")  # characters that a text, a URL or JSON has before a =, and a name does not
 _SCALAR = (bool, int, float, type(None))
 _NUMBERS = frozenset(_SCALAR)
+_COMPARABLE = frozenset({str, list, tuple, dict})  # an array compares item by item
 # Kinds of events that only contain names of tensors, digests, shapes and numbers, thousands of them in a line.
 _OURS = frozenset({"weights", "shapes"})
 
@@ -223,9 +224,11 @@ def _field(name: Any, value: Any, *, keep: bool, depth: int = 0) -> Any:
     """Return the value as it is shown; the same object where nothing in it is withheld."""
     if _hidden(name, value):
         return WITHHELD
+    sort = type(value)
+    if sort in _NUMBERS or (sort in _COMPARABLE and not value):  # most fields of a record are as they were made
+        return value
     cleaned = _scrub(value, keep=keep, depth=depth)
-    comparable = type(value) in (str, list, tuple, dict)  # an array compares item by item
-    return value if comparable and cleaned == value else cleaned
+    return value if sort in _COMPARABLE and cleaned == value else cleaned
 
 
 def _hidden(name: Any, value: Any) -> bool:

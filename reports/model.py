@@ -341,8 +341,8 @@ HANGS = {
     ),
     "K2": HangKind(
         "order inversion",
-        "a ring of waits over several groups, or every rank of the world stands in a collective or a receive for "
-        "longer than a stall",
+        "a ring of waits over several groups, or every rank of the world stands in a collective, in a receive or in "
+        "front of a key of its store for longer than a stall",
         "nobody, since it is a cycle, unless one rank alone departs from what it did every time before",
         "compare the two places that the members of the cycle show, and use the groups in one order on every "
         "rank: order by name, not by arrival",

@@ -39,6 +39,7 @@ _START = f"import sys; sys.path.insert(0, {_ROOT!r}); from {__name__} import mai
 _BY_HAND = "unpack it, then harness triage DIR"
 TAR_HEADER = 512  # bytes of a tar's first header, with the format's name at 257 (POSIX.1-1988)
 HEAD = 64 << 10  # bytes of a compressed file that are looked at for it
+_TOO_LARGE = "{file} is too large when it is unpacked"
 _ENDED = "{file} ended the process that unpacked it: refused"
 # A folder of a job holds zips that are no archives of evidence, such as what torch.save writes.
 _NAMED = re.compile(r"(?<=.)(\.tar)?\.(zip|tar|tgz|tbz2?|txz|tzst|gz|bz2|xz|zst)$", re.IGNORECASE)
@@ -172,6 +173,8 @@ def unpack_into(folder: Path, file: Path, room: Room) -> None:
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as zipped:
                 members = [member for member in zipped.infolist() if not member.is_dir()]
+                if sum(member.file_size for member in members) > room.bytes:  # as its directory has it: seen at once
+                    raise BadInput(_TOO_LARGE.format(file=file), fix=_BY_HAND)
                 top = _top(members)
                 _extract_all(_of_zip(zipped, members, top), folder, file, room)
         else:
@@ -295,5 +298,5 @@ def _extract(member: _Member, target: Path, file: Path, room: Room) -> None:
         while member.content is not None and (block := member.content.read(BLOCK)):
             room.bytes -= len(block)
             if room.bytes < 0:
-                raise BadInput(f"{file} is too large when it is unpacked", fix=_BY_HAND)
+                raise BadInput(_TOO_LARGE.format(file=file), fix=_BY_HAND)
             sink.write(block)

@@ -94,6 +94,8 @@ class Sample:
     in_shared_lock: bool = False  # its main thread waits for a lock that other processes may use, as multiprocessing's
     opens: str = ""  # named pipe that its main thread waits to open, "/tmp/fifo"; nobody has its other end open
     owed: tuple[str, ...] = ()  # TCP peers to which it sent data, and from which none has come since
+    unread: tuple[tuple[str, Number], ...] = ()  # TCP clients of it -> bytes of theirs that it has not read
+    unaccepted: int = 0  # connections at its ports that it has not accepted
 
 
 @dataclass(frozen=True)
@@ -232,6 +234,16 @@ class Journal:
 
 
 @dataclass(frozen=True)
+class SharedLock:
+    """A lock of multiprocessing for which a thread of a process waits, and the processes of its host that can release
+    it: those that have its file mapped."""
+
+    path: str  # of its file, which is deleted as a rule: "/dev/shm/sem.mp-x1 (deleted)"
+    sharers: tuple[int, ...] = ()  # pids, that of the process itself among them
+    running: tuple[int, ...] = ()  # those of which another thread than the one that waits is in no lock itself
+
+
+@dataclass(frozen=True)
 class PipeReader:
     """A process that can read the full pipe or socket to which another one writes, and what it did last."""
 
@@ -282,6 +294,7 @@ class Process:
     # look to the last; None if it did not, or if an end is not known.
     wakers: tuple[int, ...] | None = None
     forked: bool = False  # it was forked by its parent and still runs that one's program
+    forked_at: str = ""  # line of its parent at which multiprocessing forked it, "train.py:9 in main"
     reader: int = 0  # the one other process on its host that can read the full pipe or socket to which it writes
     readers: tuple[PipeReader, ...] = ()  # all of these, where several can
     loops: tuple[EventLoop, ...] = ()  # its event loops, where a probe of ours is in it
@@ -291,6 +304,8 @@ class Process:
     shared: tuple[str, ...] = ()  # files of shared memory that it and another process of its job have mapped
     # Those of `shared` that it read or wrote within half a second while it polled; empty if nobody asked the kernel.
     touched: tuple[str, ...] = ()
+    # The lock for which it waited from the first look to the last; None if it waits for none, or none is known.
+    shared_lock: SharedLock | None = None
     logged_threads: tuple[LostThread, ...] = ()  # threads whose end its log tells, where no probe of ours is in it
 
     @property

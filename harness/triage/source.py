@@ -472,6 +472,15 @@ def lock_of(frame: Frame) -> str:
     return ""
 
 
+def makes_lock(frame: Frame) -> bool:
+    """Whether the function of a frame itself makes the lock that its line takes."""
+    body, lock = function_of(frame), lock_of(frame)
+    if body is None or isinstance(body, ast.Module) or not lock:
+        return False
+    assigned = (target for node in ast.walk(body) if isinstance(node, ast.Assign) for target in node.targets)
+    return any(isinstance(target, ast.Name) and target.id == lock for target in assigned)
+
+
 def _acquired(node: ast.AST) -> ast.expr | None:
     """The lock of a call of `acquire`; None for anything else."""
     acquires = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "acquire"
@@ -750,6 +759,73 @@ def in_default_group(frame: Frame, function: str) -> bool:
     named = {keyword.arg for keyword in call.keywords}
     plain_arguments = not any(isinstance(argument, ast.Starred) for argument in call.args)
     return plain_arguments and not named & {"group", "async_op", None} and len(call.args) <= _BEFORE_GROUP[function]
+
+
+def group_of(frame: Frame, function: str) -> str:
+    """The text of the group with which the line of a frame calls this collective of torch.distributed; empty where it
+    names none, or that cannot be told."""
+    body = function_of(frame)
+    groups = [
+        group
+        for node in (ast.walk(body) if body is not None else ())
+        if isinstance(node, ast.Call) and holds(node, frame.line) and ast.unparse(node.func).endswith(function)
+        and (group := _group(node))
+    ]  # fmt: skip
+    return groups[0] if len(groups) == 1 else ""
+
+
+def groups_behind(frame: Frame) -> set[str]:
+    """The texts of the groups of collectives that the function of a frame calls behind its line, in its own branch of
+    each `if` around it."""
+    body = function_of(frame)
+    nodes = list(ast.walk(body)) if body is not None else []
+    calls = [node for node in nodes if isinstance(node, ast.Call) and node.lineno > frame.line]
+    branches = [
+        other
+        for node in nodes
+        if isinstance(node, ast.If)
+        for mine, other in ((node.body, node.orelse), (node.orelse, node.body))
+        if _any_holds(mine, frame.line)
+    ]
+    return {_group(call) for call in calls if not any(_any_holds(its, call.lineno) for its in branches)} - {""}
+
+
+def _group(call: ast.Call) -> str:
+    """The text of the group of a collective's call; empty without one."""
+    name = ast.unparse(call.func).rpartition(".")[2]
+    at = _BEFORE_GROUP.get(name)
+    named = next((keyword.value for keyword in call.keywords if keyword.arg == "group"), None)
+    if at is None or (named is None and len(call.args) <= at):
+        return ""
+    return ast.unparse(named if named is not None else call.args[at])
+
+
+def store_key(frame: Frame) -> str:
+    """The key that the line of a frame gets from a store or waits for, where it stands there as one text."""
+    body = function_of(frame)
+    keys = [key for line, key in _keys(body, "get", "wait") if line == frame.line]
+    return keys[0] if len(keys) == 1 else ""
+
+
+def keys_set(file: str) -> dict[str, int]:
+    """The keys that a file sets in a store, where they stand there as text, each with its line."""
+    return {key: line for line, key in _keys(tree_of(file), "set", "add", "append")}
+
+
+def _keys(body: ast.AST | None, *methods: str) -> list[tuple[int, str]]:
+    """The first arguments of calls of these methods that are text, or lists of it, each with its line."""
+    calls = [node for node in (ast.walk(body) if body is not None else ()) if isinstance(node, ast.Call) and node.args]
+    return [
+        (call.lineno, text)
+        for call in calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr in methods
+        for text in _texts(call.args[0])
+    ]
+
+
+def _texts(argument: ast.expr) -> list[str]:
+    parts = argument.elts if isinstance(argument, (ast.List, ast.Tuple)) else [argument]
+    return [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
 
 
 def holds(node: ast.AST, line: int) -> bool:

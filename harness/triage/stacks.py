@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from harness.frameworks.spec import frameworks
 from harness.triage.evidence import Frame, Process, Sample, Thread
@@ -209,18 +210,25 @@ def classify(thread: Thread, sample: Sample | None = None, native: Thread | None
 
 def _kinds(thread: Thread, native: Thread | None) -> list[tuple[str, str]]:
     """(kind, operation) of each frame that says what a thread does, innermost first."""
-    kinds: list[tuple[str, str]] = []
-    for index, frame in enumerate(thread.frames):
-        entry = match(frame)
-        if entry is None:
-            continue
-        if entry.kind in _SERVING and any(map(_served, thread.frames[:index])):
-            continue  # the loop around a task or a request in progress
-        kinds.append((entry.kind, entry.op or plain(frame.function)))
+    kinds = list(_kinds_of(thread.frames))
     if native is not None and (not kinds or kinds[0][0] in _AROUND):
         below = [(entry.kind, entry.op) for entry in map(match, native.frames) if entry and entry.function[0] == "<"]
         kinds = below[:1] + kinds
     return _from_the_call(kinds, leading=_is_leading(thread))
+
+
+@lru_cache(maxsize=4096)  # stacks; a job of a thousand ranks has few that differ
+def _kinds_of(frames: tuple[Frame, ...]) -> tuple[tuple[str, str], ...]:
+    """(kind, operation) of each Python frame that says what a thread does, innermost first."""
+    kinds: list[tuple[str, str]] = []
+    for index, frame in enumerate(frames):
+        entry = match(frame)
+        if entry is None:
+            continue
+        if entry.kind in _SERVING and any(map(_served, frames[:index])):
+            continue  # the loop around a task or a request in progress
+        kinds.append((entry.kind, entry.op or plain(frame.function)))
+    return tuple(kinds)
 
 
 def _from_the_call(kinds: list[tuple[str, str]], *, leading: bool) -> list[tuple[str, str]]:
@@ -259,7 +267,11 @@ def _served(frame: Frame) -> bool:
 def user_frame(frames: Iterable[Frame]) -> str:
     """The innermost frame of the user's code; without one, that of the RLHF framework or engine, or the line of the
     text that `python -c` runs; else empty."""
-    frames = list(frames)
+    return _user_frame(tuple(frames))
+
+
+@lru_cache(maxsize=4096)
+def _user_frame(frames: tuple[Frame, ...]) -> str:
     for frame in frames:
         if users(frame):
             return describe(frame)

@@ -76,9 +76,9 @@ def culprits(triage: Triage) -> list[Culprit]:
 
 
 def _process(party: Party) -> str:
-    """Return `host:pid`, or the name of its dump; "" where that is its rank again."""
+    """Return `host:pid`, or the name of its dump; "" where that is its rank again, or its pid is not known."""
     process = f"{party.host}:{party.pid}" if party.pid is not None else party.key
-    return "" if process == _who(party) else clean(process)
+    return "" if process == _who(party) or _NO_PID.search(process) else clean(process)
 
 
 def victims(triage: Triage) -> list[Victims]:

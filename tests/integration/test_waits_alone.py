@@ -79,6 +79,23 @@ HANGS = {
         "text = 'import threading\\nthreading.Semaphore(0).acquire()'\n"
         "children = [subprocess.Popen([sys.executable, '-c', text]) for _ in range(2)]\ntime.sleep(1)\nready()\n"
         "for child in children: child.wait()", "K4", "<string>:2 in <module>"),
+    "a lock of processes whose holder was killed": (
+        "shared = fork.Lock()\ndef die():\n    shared.acquire()\n    os.kill(os.getpid(), 9)\ndef take():\n"
+        "    with shared: pass\nits = fork.Process(target=die)\nits.start()\nits.join()\n"
+        "its = fork.Process(target=take)\nits.start()\nready()\nits.join()", "K4", "in take"),
+    "a queue of processes one of whose readers was killed": (
+        "items = fork.Queue()\nreaders = [fork.Process(target=consume, args=(items, None)) for _ in range(3)]\n"
+        "for its in readers: its.start()\ntime.sleep(1)\nreaders[0].kill()\ntime.sleep(1)\nready()\n"
+        "for its in readers: its.join()", "K4", "in consume"),
+    "a loop whose own thread waits for it": (
+        "import asyncio\nasync def part(): pass\nasync def main():\n    loop = asyncio.get_running_loop()\n"
+        "    ready()\n    return asyncio.run_coroutine_threadsafe(part(), loop).result()\n"
+        "threading.Thread(target=time.sleep, args=(999,), daemon=True).start()\nasyncio.run(main())", "K6", "in main"),
+    "a loop of a thread, asked by what it runs itself": (
+        "import asyncio\nloop = asyncio.new_event_loop()\n"
+        "threading.Thread(target=loop.run_forever, daemon=True).start()\n"
+        "def call(its): return asyncio.run_coroutine_threadsafe(its, loop).result()\nasync def part(): pass\n"
+        "async def whole(): return call(part())\nready()\ncall(whole())", "K6", "in call"),
 }  # fmt: skip
 """Program, kind of hang, and the end of the culprits' place."""
 OPEN = {
@@ -120,6 +137,15 @@ GOES_ON = {
     "a queue that is filled where it was empty": (
         "items = queue.Queue()\nready()\nwhile True:\n    try: items.get(timeout=2)\n    except queue.Empty:\n"
         "        if os.path.exists('flag'): items.put(None)\n        continue"),
+    "a lock of processes whose holder waits for another child": (
+        "shared = fork.Lock()\nshared.acquire()\ndef take():\n    with shared: pass\n"
+        "fork.Process(target=take).start()\nits = subprocess.Popen(['sleep', '60'])\nready()\nits.wait()\n"
+        "shared.release()"),
+    "a loop of another thread that sleeps": (
+        "import asyncio\nloop = asyncio.new_event_loop()\n"
+        "threading.Thread(target=loop.run_forever, daemon=True).start()\n"
+        "def call(its): return asyncio.run_coroutine_threadsafe(its, loop).result()\n"
+        "async def main(): return call(asyncio.sleep(60))\nready()\nasyncio.run(main())"),
     "a lock of processes whose holder sleeps": (
         "shared = fork.Lock()\nshared.acquire()\ndef take():\n    with shared: pass\n"
         "workers = [fork.Process(target=take) for _ in range(2)]\nfor its in workers: its.start()\nready()\n"

@@ -38,13 +38,14 @@ from harness.triage.collect import (
     redact,
     roles,
     servers,
+    shared_locks,
     stacks,
     thread_errors,
 )
 from harness.triage.collect.connections import PROC
 from harness.triage.collect.draft import Draft, absent
 from harness.triage.collect.scope import Cast, Scope, cast
-from harness.triage.evidence import ENDED, Evidence, Maker, PipeReader, Process, RayNode, Sample, Thread
+from harness.triage.evidence import ENDED, Evidence, Frame, Maker, PipeReader, Process, RayNode, Sample, Thread
 from harness.triage.sought import Start, sought
 from probes import limits, redaction
 from probes.files import make_folder
@@ -302,6 +303,10 @@ def _join_pipes(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> No
     readers = _result(bounded.start("readers of pipes", channels.readers, written, terms.sockets), terms, {}, notes)
     for pid, reader in channels.alone(readers).items():
         drafts[pid].reader = reader
+    locked = {pid: tid for pid, draft in drafts.items() if (tid := _locked_throughout(draft))}
+    locks_work = bounded.start("shared locks", shared_locks.look, locked)
+    for pid, lock in _result(locks_work, terms, {}, notes).items():
+        drafts[pid].shared_lock = lock
     table = proc.parents() if readers else {}
     for pid, reading in readers.items():
         drafts[pid].readers = tuple(_reader(reader, table) for reader in sorted(reading)[:MOST_READERS])
@@ -439,7 +444,8 @@ def _look(draft: Draft, terms: _Terms) -> None:
             python_stacks = _inside(draft, terms)
             draft.notes.append(python_stacks.note)
             silent = not python_stacks.threads
-        draft.samples[number:] = [_sample(draft, at, look, python_stacks.threads)]
+        draft.forked_at = draft.forked_at or stacks.forked_at(python_stacks.threads)
+        draft.samples[number:] = [_sample(draft, at, look, stacks.since_fork(python_stacks.threads))]
         with contextlib.suppress(OSError):  # a full disk is reported at the end, and collecting goes on
             directory.write_process(draft.freeze(), terms.out)
     if (state := _looked(draft, store).state) in ENDED:  # it ended while its stacks were taken
@@ -515,6 +521,8 @@ def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, .
         reads_from=look.reads_from,
         heard=look.heard,
         owed=look.owed,
+        unread=look.unread.clients[: connections.MAX_SHOWN],
+        unaccepted=look.unread.unaccepted,
     )
 
 
@@ -523,6 +531,21 @@ def _read_throughout(draft: Draft) -> str:
     empty."""
     links = {look.reading for look in draft.samples}
     return links.pop() if _slept_throughout(draft) and len(links) == 1 else ""
+
+
+def _locked_throughout(draft: Draft) -> int:
+    """The thread that may wait for a lock of multiprocessing: the main one, by the kernel, or the one that writes to a
+    queue of processes, by its stack; 0 without one."""
+    if not _slept_throughout(draft):
+        return 0
+    if all(look.in_shared_lock for look in draft.samples):
+        return draft.pid
+    feeding = (thread.tid for thread in draft.samples[-1].threads if thread.frames[:1] and _feeds(thread.frames[0]))
+    return next(feeding, 0)
+
+
+def _feeds(frame: Frame) -> bool:
+    return frame.function.rpartition(".")[2] == "_feed" and frame.file.endswith("/multiprocessing/queues.py")
 
 
 def _polled_pipe(draft: Draft) -> str:

@@ -12,7 +12,7 @@ from harness.triage.collect.connections import Connections
 from harness.triage.collect.journals import Recording, same_process
 from harness.triage.collect.proc import Facts
 from harness.triage.collect.scope import Cast
-from harness.triage.evidence import EventLoop, LostThread, PipeReader, Process, Sample, Thread
+from harness.triage.evidence import EventLoop, LostThread, PipeReader, Process, Sample, SharedLock, Thread
 
 
 class Draft:
@@ -34,6 +34,8 @@ class Draft:
         self.sought: tuple[str, ...] = ()
         self.shared: tuple[str, ...] = ()
         self.touched: tuple[str, ...] = ()
+        self.shared_lock: SharedLock | None = None
+        self.forked_at = ""
         self.logged_threads: tuple[LostThread, ...] = ()
         self.dump = self.recorder_note = ""
         self.dump_taken_ns: int | None = None
@@ -124,6 +126,7 @@ class Draft:
             reader=self.reader,
             readers=self.readers,
             forked=facts.forked,
+            forked_at=self.forked_at,
             fed=self.fed,
             own_pipe=self.own_pipe,
             wakers=self.wakers,
@@ -132,6 +135,7 @@ class Draft:
             feeder=self.feeder,
             shared=self.shared,
             touched=self.touched,
+            shared_lock=self.shared_lock,
             logged_threads=self.logged_threads,
         )
 

@@ -64,22 +64,38 @@ def switches(pid: int) -> dict[int, int]:
 def in_shared_lock(pid: int) -> bool:
     """Whether the main thread of a process waits for a lock that other processes may use, as those of multiprocessing
     are: futex(2) without FUTEX_PRIVATE_FLAG."""
-    operation, _ = _futex(pid, pid)
+    operation, _, _ = _futex(pid, pid)
     return not operation & _PRIVATE and operation & _COMMAND in _LOCKS
+
+
+def address(pid: int, tid: int) -> int:
+    """The address of the shared lock for which a thread waits without a limit; 0 if it is in no such wait."""
+    operation, limit, lock = _futex(pid, tid)
+    return lock if not operation & _PRIVATE and operation & _COMMAND in _LOCKS and limit == 0 else 0
+
+
+def beside_in_locks(pid: int, waiting: int) -> bool:
+    """Whether every thread of a process, beside the one that waits and its main one, waits without a limit for a lock
+    of whatever kind: none of them computes, sleeps or reads."""
+    with contextlib.suppress(OSError):  # it ended, or it is another user's
+        tids = {*side_tids(pid, 0)} - {waiting}
+        waits = (_futex(pid, tid) for tid in tids)
+        return all(operation & _COMMAND in _LOCKS and limit == 0 for operation, limit, _ in waits)
+    return False
 
 
 def _waits_for_good(pid: int, tid: int) -> bool:
     """Whether a thread waits without a limit for a lock in the memory of its process."""
-    operation, limit = _futex(pid, tid)
+    operation, limit, _ = _futex(pid, tid)
     return bool(operation & _PRIVATE) and operation & _COMMAND in _LOCKS and limit == 0
 
 
-def _futex(pid: int, tid: int) -> tuple[int, int]:
-    """The operation of the futex(2) call in which a thread waits, and the address of its time limit; an operation that
-    is none if it is in no such call, or may not be inspected."""
+def _futex(pid: int, tid: int) -> tuple[int, int, int]:
+    """The operation of the futex(2) call in which a thread waits, the address of its time limit and that of the lock;
+    an operation that is none if it is in no such call, or may not be inspected."""
     with contextlib.suppress(OSError, ValueError):  # it ended, or it is another user's
         with open(f"{PROC}/{pid}/task/{tid}/syscall") as stream:
             words = stream.read().split()
         if len(words) >= 7 and words[0] == _FUTEX:
-            return int(words[2], 16), int(words[4], 16)
-    return _COMMAND, 0
+            return int(words[2], 16), int(words[4], 16), int(words[1], 16)
+    return _COMMAND, 0, 0

@@ -76,6 +76,7 @@ class Look:
     reads_from: str = ""
     heard: tuple[tuple[str, float], ...] = ()
     owed: tuple[str, ...] = ()
+    unread: traffic.Unread = traffic.NOTHING_UNREAD
     exit_code: int | None = None  # of a zombie
 
 
@@ -139,6 +140,7 @@ def look(pid: int, store: Collection[int] = (), beat: int = 0) -> Look:
         reads_from=ends.get(reading[8:-1], ""),
         heard=_heard(sockets),
         owed=traffic.owed(sockets)[: connections.MAX_SHOWN],
+        unread=traffic.unread(sockets),
         exit_code=_exit_code(stat),
     )
 

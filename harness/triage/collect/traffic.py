@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 SOCK_DIAG, BY_FAMILY, DUMP = 4, 20, 0x301  # NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP
 DONE, ERROR = 3, 2
-ESTABLISHED = 1 << 1  # TCP_ESTABLISHED as a bit, net/tcp_states.h
+ESTABLISHED, LISTEN = 1, 10  # TCP_ESTABLISHED and TCP_LISTEN of net/tcp_states.h
+STATE, QUEUED = 1, 56  # idiag_state and idiag_rqueue of struct inet_diag_msg
 INFO = 2  # INET_DIAG_INFO: struct tcp_info of linux/tcp.h
 PORTS = 4  # idiag_sport and idiag_dport of struct inet_diag_msg, in the network's byte order
 SENT_MS, RECEIVED_MS = 44, 52  # tcpi_last_data_sent, tcpi_last_data_recv: milliseconds ago
@@ -38,7 +39,8 @@ class Connection(NamedTuple):
 
     `total`: bytes received, and sent and acknowledged, so far. `quiet_s`: seconds since data last went through it.
     `heard_s`: seconds since data last came from `peer`; None if none ever did. `owed`: data was sent to `peer`, and
-    none has come since.
+    none has come since. `unread`: bytes that came and that its process has not read; of a listener, connections that it
+    has not accepted.
     """
 
     inode: int
@@ -48,6 +50,31 @@ class Connection(NamedTuple):
     peer: str = ""
     heard_s: float | None = None
     owed: bool = False
+    unread: int = 0
+
+
+class Unread(NamedTuple):
+    """What clients of a process wait for. `clients`: address -> bytes of it that the process has not read;
+    `unaccepted`: connections that it has not accepted."""
+
+    clients: tuple[tuple[str, int], ...] = ()
+    unaccepted: int = 0
+
+
+NOTHING_UNREAD = Unread()
+
+
+def unread(inodes: set[str]) -> Unread:
+    """What the clients of a process have sent that it has not read, by its listeners and its connections at their
+    ports."""
+    mine = [listener for inode in inodes if (listener := _asked().listeners.get(int(inode))) is not None]
+    if not mine:
+        return NOTHING_UNREAD
+    served = {listener.ports[0] for listener in mine}
+    now = _now()
+    connections = (now.get(int(inode)) for inode in inodes)
+    clients = ((each.peer, each.unread) for each in connections if each and each.unread and each.ports[0] in served)
+    return Unread(tuple(sorted(clients)), sum(listener.unread for listener in mine))
 
 
 def heard(inodes: set[str]) -> dict[str, float]:
@@ -94,26 +121,44 @@ def kept_s(took_s: float) -> float:
     return min(max(KEPT_S, KEPT_SHARE * took_s), KEPT_MOST_S)
 
 
+class _Answer(NamedTuple):
+    """Every established connection and every listener of this network namespace, by inode, and until when this answer
+    serves."""
+
+    until: float
+    connections: dict[int, Connection]
+    listeners: dict[int, Connection]
+
+
+NO_ANSWER = _Answer(0.0, {}, {})
+
+
 def _now() -> dict[int, Connection]:
-    """Every established connection of this network namespace, by inode, as of the last answer that is still kept."""
+    return _asked().connections
+
+
+def _asked() -> _Answer:
+    """The last answer that is still kept."""
     global _kept
     with _lock:
-        until, connections = _kept
-        if (began := time.monotonic()) >= until:
-            families = (socket.AF_INET, socket.AF_INET6)
-            connections = {connection.inode: connection for family in families for connection in _all(family)}
-            took = time.monotonic() - began
-            _kept = began + kept_s(took), connections
-        return connections
+        if (began := time.monotonic()) >= _kept.until:
+            entries = [entry for family in (socket.AF_INET, socket.AF_INET6) for entry in _all(family)]
+            tables: tuple[dict[int, Connection], dict[int, Connection]] = ({}, {})
+            for listens, connection in entries:
+                tables[listens][connection.inode] = connection
+            _kept = _Answer(began + kept_s(time.monotonic() - began), *tables)
+        return _kept
 
 
 _lock = threading.Lock()
-_kept: tuple[float, dict[int, Connection]] = (0.0, {})  # until when the answer is kept, and the answer
+_kept = NO_ANSWER
 
 
-def _all(family: int) -> list[Connection]:
-    request = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (INFO - 1), ESTABLISHED)
-    connections: list[Connection] = []
+def _all(family: int) -> list[tuple[bool, Connection]]:
+    """Each established connection and listener of a family, and whether it is a listener."""
+    states = 1 << ESTABLISHED | 1 << LISTEN
+    request = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (INFO - 1), states)
+    connections: list[tuple[bool, Connection]] = []
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, SOCK_DIAG) as link:
             link.settimeout(0.5)
@@ -125,21 +170,22 @@ def _all(family: int) -> list[Connection]:
     return connections
 
 
-def _read_answers(data: bytes, connections: list[Connection]) -> bool:
+def _read_answers(data: bytes, connections: list[tuple[bool, Connection]]) -> bool:
     """Parse one datagram of answers. Returns whether more are to come."""
     while len(data) >= HEADER:
         length, kind = struct.unpack_from("=IH", data)
         if kind in (DONE, ERROR) or length < HEADER:
             return False
         if length >= HEADER + MESSAGE:
-            connections.append(_counted(data[HEADER:length]))
+            answer = data[HEADER:length]
+            connections.append((answer[STATE] == LISTEN, _counted(answer)))
         data = data[(length + 3) & ~3 :]
     return True
 
 
 def _counted(answer: bytes) -> Connection:
     inode = struct.unpack_from("=I", answer, MESSAGE - 4)[0]
-    ports = struct.unpack_from(">HH", answer, PORTS)
+    ports, unread = struct.unpack_from(">HH", answer, PORTS), struct.unpack_from("=I", answer, QUEUED)[0]
     peer = _address(answer, ports[1])
     at = MESSAGE
     while at + 4 <= len(answer):
@@ -154,9 +200,9 @@ def _counted(answer: bytes) -> Connection:
             heard_s = received_ms / 1000 if received else None
             # Without any answer, the time of the last one is that of the connection, and the kernel counts its SYN.
             owes = acked > 1 and (sent_ms < received_ms or not received)
-            return Connection(inode, ports, acked + received, quiet_s, peer, heard_s=heard_s, owed=owes)
+            return Connection(inode, ports, acked + received, quiet_s, peer, heard_s, owes, unread)
         at += (size + 3) & ~3
-    return Connection(inode, ports, 0, float("inf"), peer)
+    return Connection(inode, ports, 0, float("inf"), peer, unread=unread)
 
 
 def _address(answer: bytes, port: int) -> str:

@@ -27,6 +27,13 @@ MAX_MEMORY = 1_000  # characters of a line in which the process that Ray killed 
 # Lines of a process after its error from which on it went on, also if they tell of no step. What Python, torch and
 # wandb print at an end is shorter.
 WENT_ON = 20
+# By an error's own line, or the next one of its writer, its process caught it and does the same anew, or leaves it out.
+# After "try", "by" or "please" such words are advice, as in torch's and vLLM's own messages.
+_TRIES_AGAIN = re.compile(
+    r"(?i)(?<!try )(?<!by )(?<!please )(?<!consider )\b(?:retrying|will retry"
+    r"|(?:now )?trying (?:again|with|batch|an?|\d)|skipping|falling back|attempting to recover"
+    r"|(?:reducing|decreasing|halving|lowering) (?:the |micro[- ]?)?batch)"
+)
 READ_ON = "read the log from that line on"
 
 
@@ -57,6 +64,7 @@ class Sign:
     kind: whose words the line is.
     of_pod: whether it is of the pod that a line of `kubectl describe` names above it.
     of_memory: whether the phase of its traceback and what each process held are told.
+    while_waiting: whether it is written during a wait, which is over once its process does work again.
     """
 
     words: str
@@ -66,6 +74,7 @@ class Sign:
     kind: Kind = Kind.OWN
     of_pod: bool = False
     of_memory: bool = False
+    while_waiting: bool = False
 
     @property
     def echo(self) -> bool:
@@ -234,8 +243,8 @@ SIGNS = (
     Sign("atchdog timeout (self.watchdog_timeout=", "made no progress within SGLang's watchdog time",
          "harness triage PID   # of the scheduler, while it stands",
          re.compile(r"[Ww]atchdog timeout \(self\.watchdog_timeout=(?P<stall>\d{1,7})(?![^)]{0,100}soft=True)")),
-    Sign("No available shared memory broadcast block found", "waits: a worker of vLLM reads no orders",
-         "harness triage PID   # of the engine core, while it stands", kind=Kind.ECHO),
+    Sign("No available shared memory broadcast block found", "waits for a worker, which compiles or stands still",
+         "harness triage PID   # of the engine core, while it stands", kind=Kind.ECHO, while_waiting=True),
     Sign("RPC call to ", "had no answer from a worker of vLLM", kind=Kind.ECHO,
          pattern=re.compile(r"RPC call to \w+ timed out")),
     # Whoever sent it is no process of the job: a launcher ends its ranks by their pids.
@@ -340,6 +349,8 @@ class Errors:
     _stamps: dict[Name, tuple[int, int, float] | None] = field(default_factory=dict)  # of a writer's previous line
     _later: dict[Name, int] = field(default_factory=dict)  # writer -> lines of work after its error
     _steps: dict[Name, set[str]] = field(default_factory=dict)  # named writer -> steps that it told after its error
+    _last: dict[Name, int] = field(default_factory=dict)  # writer -> place of its last error among all
+    _retries: set[Name] = field(default_factory=set)  # writers whose next work shows that they went on
     _echoed: bool = False
     _memory_table: Name | None = None  # who wrote the head of Ray's table of memory users
     _frames: dict[Name, list[Place]] = field(default_factory=dict)  # writer -> frames of its last traceback
@@ -355,8 +366,9 @@ class Errors:
         self._echoed, self._memory_table, self._pod = False, None, ""
         self._headless = TRACEBACK not in text
         tables = self._tracebacks, self._in_frames, self._places, self._stamps, self._later, self._steps, self._frames
-        for table in tables:
+        for table in (*tables, self._last):
             table.clear()
+        self._retries.clear()
 
     def feed(self, number: int, writer: Name, line: str, whole: str) -> None:
         """Take a line. `number`: from 1 in its file; `writer`: whom its prefix names; `whole`: with that prefix, which
@@ -426,6 +438,9 @@ class Errors:
         name = scheduler(line, name) if fields.get("stall") else name
         self._later[name if fields.get("stall") else writer] = 0
         self._steps.pop(writer, None)
+        self._last[writer] = len(self.entries)
+        goes_on = sign.while_waiting or _TRIES_AGAIN.search(line) is not None
+        (self._retries.add if goes_on else self._retries.discard)(writer)
         place = self._places.pop(writer, "")
         detail = (fields.get("detail") or fields.get("text") or "").strip()
         frames = self._frames.pop(writer, [])
@@ -433,7 +448,7 @@ class Errors:
         detail = (holders(line, self._names) if sign.of_memory else "") or detail
         what = " ".join(filter(None, (sign.what, place, phase))) + (f": {detail}" if detail else "")
         echo = sign.echo or (sign.kind is Kind.MIXED and is_echo(what)) or (sign.kind is Kind.REPORT and self._echoed)
-        self._echoed |= echo
+        self._echoed |= echo and not sign.while_waiting
         rank = name.rank if fields.get("rank") is None else limits.rank(fields["rank"])
         self.entries.append(
             LogError(
@@ -475,6 +490,10 @@ class Errors:
         if self._echoed or writer not in self._later:
             return
         self._later[writer] += 1
+        if writer in self._retries:
+            self.entries[self._last[writer]] = replace(self.entries[self._last[writer]], survived=True)
+        elif self._later[writer] == 1 and _TRIES_AGAIN.search(line):
+            self._retries.add(writer)
         name = self._of_file if writer is NOBODY else writer
         steps = self._steps.setdefault(writer, set())
         if name._replace(host="") != NOBODY:  # other processes may go on in lines that name nobody, or a host alone

@@ -32,9 +32,11 @@ from harness.triage.rules import (
     lock_rings,
     locks,
     makers,
+    mute,
     nodes,
     outsiders,
     over,
+    own_loops,
     pasted,
     pauses,
     pipes,
@@ -45,6 +47,8 @@ from harness.triage.rules import (
     ray_lists,
     resources,
     routes,
+    shared_locks,
+    store_keys,
     tasks,
     together,
 )
@@ -71,7 +75,10 @@ RULES: tuple[Rule, ...] = (
     processes.died,  # K4
     alive.unaided(processes.unwritten),  # K4
     pools.lost,  # K4
+    own_loops.awaited,  # K6
+    alive.unaided(own_loops.unserved),  # K6
     alive.unaided(alone.locked),  # K4
+    alive.unaided(shared_locks.orphaned),  # K4
     lock_rings.ring,  # K6
     alive.unaided(together.locked),  # K6, K4
     tasks.ring,  # K6
@@ -105,6 +112,7 @@ RULES: tuple[Rule, ...] = (
     pasted.timed_out,  # INSUFFICIENT
     apart.apart,  # K1, K2 without recorders, INSUFFICIENT
     closed.closed,  # K2 without recorders
+    store_keys.unset,  # K2, INSUFFICIENT
     ras.live,  # K4, INSUFFICIENT
     calls.read_ring,  # INSUFFICIENT
     nodes.lost,  # INSUFFICIENT
@@ -114,6 +122,7 @@ RULES: tuple[Rule, ...] = (
     makers.undecided,  # INSUFFICIENT
     together.idle,  # INSUFFICIENT
     polls.undecided,  # INSUFFICIENT
+    mute.unread,  # INSUFFICIENT
     alive.undecided,  # INSUFFICIENT
     absence.unseen,  # INSUFFICIENT
     pauses.healthy,

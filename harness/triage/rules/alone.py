@@ -8,7 +8,6 @@ nothing else. Locks of multiprocessing are shared and never show so.
 
 from __future__ import annotations
 
-import itertools
 import re
 
 from harness.triage import source
@@ -20,10 +19,10 @@ from harness.triage.places import users
 from harness.triage.rules.alive import WITHIN, actor, in_condition, waits_for_itself
 from harness.triage.rules.ruling import Case, Live, Ruling
 from harness.triage.rules.threads import keepers, name
-from harness.triage.stacks import describe, user_frame
+from harness.triage.stacks import describe
 
 END_MARK = "put an end mark into the queue when its producer ends, or look after each time limit whether it lives"
-_LAUNCH = re.compile(r"/multiprocessing/popen_fork\.py$")
+_FUTURE = re.compile(r"/concurrent/futures/_base\.py$")
 
 
 def locked(case: Case) -> Ruling | None:
@@ -36,6 +35,7 @@ def locked(case: Case) -> Ruling | None:
     why = {subject.key: _why(case, subject) for subject in stuck}
     first = stuck[0]
     forked, itself = _copied(first), _kept_itself(first)
+    fork = first.process.forked_at if first.process else ""
     reason = _reason(first)
     several = len(stuck) > 1
     return Ruling(
@@ -46,7 +46,7 @@ def locked(case: Case) -> Ruling | None:
         place=_place(first),
         frames={subject.key: _place(subject) for subject in stuck},
         next=(
-            f"start it without a copy of the locks: multiprocessing.get_context('spawn'){_at(_fork_place(first))}"
+            f"start it without a copy of the locks: multiprocessing.get_context('spawn'){_at(fork)}"
             if forked
             else f"take {itself} once, or make it a threading.RLock, which its own thread may take again"
             if itself
@@ -59,9 +59,9 @@ def locked(case: Case) -> Ruling | None:
 
 
 def _keeps_alive(subject: Subject) -> bool:
-    """Whether it waits to be notified, and for no item of a queue: it may only keep itself or its children alive until
-    a signal."""
-    return _notified(subject.process) and not _for_items(subject)
+    """Whether it waits to be notified, and for no item of a queue and no result: it may only keep itself or its
+    children alive until a signal."""
+    return _notified(subject.process) and not (_for_items(subject) or _for_result(subject.process))
 
 
 def matters(case: Case, subject: Subject, keys: set[str], *, keeps_alive: bool) -> bool:
@@ -69,19 +69,19 @@ def matters(case: Case, subject: Subject, keys: set[str], *, keeps_alive: bool) 
     job is this process alone. `keeps_alive`: it may be meant to wait until a signal."""
     waiters = [case.subject(wait.waiter) for wait in case.graph.waits if wait.target == subject.key]
     beside = case.live()
-    own = [each for each in beside if _parent(case, each) is subject and each.key not in keys]
+    own = [each for each in beside if parent_of(case, each) is subject and each.key not in keys]
     if keeps_alive and own and all(waiter.doing.kind == "join" for waiter in waiters):
         return False
     if any(not _has_limit(waiter) for waiter in waiters):
         return True
-    parent = _parent(case, subject)
+    parent = parent_of(case, subject)
     if parent is None:
         return len(beside) == 1 and not keeps_alive
-    children = {each.key for each in beside if each.process and _parent(case, each) is parent}
-    return not waiters and children <= keys and _awaits_children(case, parent, end_only=keeps_alive)
+    children = {each.key for each in beside if each.process and parent_of(case, each) is parent}
+    return not waiters and children <= keys and awaits_children(case, parent, end_only=keeps_alive)
 
 
-def _awaits_children(case: Case, parent: Subject, *, end_only: bool) -> bool:
+def awaits_children(case: Case, parent: Subject, *, end_only: bool) -> bool:
     """Whether a process waits without a limit for the end of a child, by the kernel, or, with nobody beside to end its
     wait, for what its children make: their end, and unless `end_only` an item or a result."""
     if parent.process is None or parent.launcher or parent.progress:
@@ -96,11 +96,11 @@ def _awaits_children(case: Case, parent: Subject, *, end_only: bool) -> bool:
         return parent.doing.kind == "join"
     if parent.doing.kind == "queue":  # of multiprocessing: its children fill it, or whoever started it
         pipes = all(look.reading.startswith("pipe:") for look in parent.process.samples)
-        return pipes and _parent(case, parent) is None
+        return pipes and parent_of(case, parent) is None
     return parent.doing.kind == "lock"
 
 
-def _parent(case: Case, subject: Subject) -> Subject | None:
+def parent_of(case: Case, subject: Subject) -> Subject | None:
     process = subject.process
     return case.graph.subjects.get(f"{process.host}:{process.ppid}") if process is not None else None
 
@@ -115,8 +115,7 @@ def _kept_itself(subject: Subject) -> str:
     """The lock that its main thread waits for inside a `with` of it, where its name means one object; empty without
     one."""
     frames = main_frames(subject.process.samples[-1].threads) if subject.process else ()
-    since_fork = itertools.takewhile(lambda frame: not _LAUNCH.search(frame.file), frames)
-    own = [frame for frame in since_fork if users(frame)]
+    own = [frame for frame in frames if users(frame)]
     taken = source.sole_locks_taken(own[0]) if own else set()
     kept = {lock for frame in own[1:] if frame.file == own[0].file for lock in source.sole_locks_kept(frame)}
     return next(iter(taken & kept), "")
@@ -137,6 +136,12 @@ def _for_items(subject: Subject) -> bool:
     return subject.doing.within("queue") and subject.before.within("queue")
 
 
+def _for_result(process: Process | None) -> bool:
+    """Whether it waits for the result of a future of threads."""
+    frames = main_frames(process.samples[-1].threads) if process is not None else ()
+    return any(_FUTURE.search(frame.file) for frame in frames[1:2])
+
+
 def _notified(process: Process | None) -> bool:
     return process is not None and in_condition(main_frames(process.samples[-1].threads))
 
@@ -150,7 +155,10 @@ def _locked(subject: Subject) -> bool:
 def _copied(subject: Subject) -> bool:
     """Whether it was forked with the lock. What a thread waits in to be notified is made when it begins to wait."""
     process = subject.process
-    return process is not None and process.forked and not _notified(process) and not _kept_itself(subject)
+    if process is None or not process.forked or _notified(process) or _kept_itself(subject):
+        return False
+    waiting = next((frame for frame in main_frames(process.samples[-1].threads) if users(frame)), None)
+    return waiting is None or not source.makes_lock(waiting)
 
 
 def _has_limit(waiter: Subject) -> bool:
@@ -160,7 +168,7 @@ def _has_limit(waiter: Subject) -> bool:
 def _why(case: Case, subject: Subject) -> str:
     process = subject.process
     assert process is not None
-    parent = _parent(case, subject)
+    parent = parent_of(case, subject)
     frames = main_frames(process.samples[-1].threads)
     waiting = next((frame for frame in frames if users(frame)), None)
     lock = source.lock_of(waiting) if waiting is not None else ""
@@ -172,7 +180,7 @@ def _why(case: Case, subject: Subject) -> str:
     elif _copied(subject):
         by = parent.label if parent is not None else f"process {process.ppid}"
         facts.append(
-            f"{by} forked it{_at(_fork_place(subject))}, and a fork copies locks but not the threads that hold them"
+            f"{by} forked it{_at(process.forked_at)}, and a fork copies locks but not the threads that hold them"
         )
     if waiting is not None and lock:
         facts += _keepers(subject, waiting, lock, "its own")
@@ -188,13 +196,6 @@ def _keepers(subject: Subject, waiting: Frame, lock: str, whose: str) -> list[st
         for thread, frame in keepers(threads, waiting, lock)
     ]
     return places[:1]
-
-
-def _fork_place(subject: Subject) -> str:
-    """The user's frame that started the process by multiprocessing; empty where its stack does not show it."""
-    frames = main_frames(subject.process.samples[-1].threads) if subject.process else ()
-    at = next((at for at, frame in enumerate(frames) if _LAUNCH.search(frame.file)), None)
-    return user_frame(frames[at:]) if at is not None else ""
 
 
 def _at(place: str) -> str:

@@ -50,13 +50,13 @@ def apart(case: Case) -> Ruling | None:
     lines = _lines(case, places)
     headline = _of_threads(case, threads, places) if threads else standing.headline(places)
     where = _where(places)
-    if doubts := _doubts(case, ranks):
+    if open_questions := doubts(case, ranks):
         again = Live(f"{case.again()}   # again, in a minute: whether all still stand there")
         return Ruling(
             "INSUFFICIENT",
             headline,
             evidence=lines,
-            missing=tuple(doubts[:MAX_DOUBTS]),
+            missing=tuple(open_questions[:MAX_DOUBTS]),
             place=where,
             next=(again, *_NEXT),
         )
@@ -64,7 +64,10 @@ def apart(case: Case) -> Ruling | None:
     by_main = all(_main_thread_in_collective(subject.process) for subject in ranks)
     if not threads and by_main and (ruling := left_out(case, places)):
         return ruling
-    if not threads:
+    crossing = () if threads else _crossing(places)
+    if crossing:
+        headline = f"two groups in two orders: {'; '.join(crossing)}"
+    elif not threads:
         headline = f"{NOBODY_LEFT}: {standing.headline(places, 2)}"
     return Ruling(
         "HUNG",
@@ -77,10 +80,30 @@ def apart(case: Case) -> Ruling | None:
         next=(
             ONE_GROUP_EACH
             if threads
+            else f"use the two groups in one order on every rank: {where}"
+            if crossing
+            else f"let one rank of each pair send before it receives, or use dist.batch_isend_irecv: {where}"
+            if all(map(_receives, ranks))
             else "compare on each rank what decides on these places: a group needs the same operations on all ranks",
             *_NEXT,
         ),
     )  # fmt: skip
+
+
+def _crossing(places: Sequence[standing.Place]) -> tuple[str, ...]:
+    """At two places by whose text each waits in a group of its own, and uses the other one's behind it: who waits in
+    which group, where."""
+    frames = [_frames(place)[:1] for place in places]
+    if len(places) != 2 or not all(frames):
+        return ()
+    groups = [source.group_of(its[0], _function(place)) for its, place in zip(frames, places, strict=True)]
+    behind = [source.groups_behind(its[0]) for its in frames]
+    if not all(groups) or groups[0] == groups[1] or groups[0] not in behind[1] or groups[1] not in behind[0]:
+        return ()
+    return tuple(
+        f"{place.who} in `{group}` at {place.words.partition(' ')[0]}"
+        for place, group in zip(places, groups, strict=True)
+    )
 
 
 def _receives(subject: Subject) -> bool:
@@ -131,37 +154,37 @@ def _of_threads(case: Case, ranks: Sequence[Subject], places: Sequence[standing.
     return f"{several} wait in collectives at once: {words}"
 
 
-def _doubts(case: Case, ranks: Sequence[Subject]) -> list[str]:
+def doubts(case: Case, ranks: Sequence[Subject]) -> list[str]:
     """What keeps the places from proving that the job hangs, in words: who may still come, or what may still move."""
     sizes = {subject.process.world_size for subject in ranks if subject.process}
     together = all(same_world(ranks[0].process, subject.process) for subject in ranks)
     size = next(iter(sizes)) if len(sizes) == 1 else None
-    doubts = []
+    lines = []
     if not together or size is None or {subject.rank for subject in ranks} != set(range(size)):
-        doubts.append("all ranks of one world: others may still come")
+        lines.append("all ranks of one world: others may still come")
     if case.evidence.gpus:
-        doubts.append("what the GPUs do: a kernel may still run on one of them")
+        lines.append("what the GPUs do: a kernel may still run on one of them")
     quiet = [look.net_quiet_s for subject in ranks if subject.process for look in subject.process.samples]
     if any(seconds is None or seconds < FRESH_S for seconds in quiet):
-        doubts.append(f"for how long the ranks have stood still: at least {FRESH_S:.0f} s without data are needed")
+        lines.append(f"for how long the ranks have stood still: at least {FRESH_S:.0f} s without data are needed")
     for subject in ranks:
         if peers := foreign(case, subject.process):
-            doubts.append(f"what {subject.label} is connected to outside the job ({', '.join(peers[:2])})")
+            lines.append(f"what {subject.label} is connected to outside the job ({', '.join(peers[:2])})")
         if _computes(subject.process):
-            doubts.append(f"what {subject.label} computes beside the collective")
+            lines.append(f"what {subject.label} computes beside the collective")
         free_threads = [
             each for each in _side_threads(subject.process) if stacks.classify(each).kind not in BETWEEN_RANKS
         ]
-        doubts += [f"what thread {thread.name} of {subject.label} will do, {stacks.user_frame(thread.frames)}"
+        lines += [f"what thread {thread.name} of {subject.label} will do, {stacks.user_frame(thread.frames)}"
                    for thread in free_threads]  # fmt: skip
     keys = {subject.key for subject in ranks}
     above = _ancestors(case, ranks)
-    doubts += [
+    lines += [
         f"whether {subject.label} will come: {subject.state()}"
         for subject in case.live()
         if subject.key not in keys | above and (subject.progress or subject.doing.kind not in _RESTS)
     ]
-    return doubts
+    return lines
 
 
 def _ancestors(case: Case, ranks: Sequence[Subject]) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.triage.graph.calls import reads
-from harness.triage.rules.ruling import Case, Native, Ruling
+from harness.triage.rules.ruling import MOST_NAMED, Case, Native, Ruling
 
 CONTROL = frozenset({"ray", "http", "engine", "process", "lock"})
 
@@ -31,16 +31,24 @@ def ring(case: Case) -> Ruling | None:
         )
         if len(members) == 1:
             description = f"{case.names(members)} waits for itself ({waits[0].because})"
+        at = " and ".join(
+            f"{subject.label} at {subject.frame}"
+            for subject in map(case.subject, members[:MOST_NAMED])
+            if subject.frame
+        )
         return Ruling(
             "HUNG",
             f"a cycle of calls: {case.names(members)} {'waits for itself' if len(members) == 1 else RING}",
             "K6",
             cycle=tuple(members),
             evidence=(description,),
-            place=", ".join(sorted(layers)),
+            place=at or ", ".join(sorted(layers)),
             next=(
-                "break one call of the cycle: make it asynchronous, or give the callee a thread of its own",
-                "Ray: max_concurrency or a concurrency group on the actor that is asked while it works",
+                "break one call of the cycle: make it asynchronous, or give the callee a thread of its own"
+                + (f": {at}" if at else ""),
+                "Ray: max_concurrency or a concurrency group on the actor that is asked while it works"
+                if "ray" in layers
+                else "",
             ),
         )
     return None

@@ -128,7 +128,7 @@ def first_error(case: Case) -> Ruling | None:
     if ended := [error for error in logged if DEFUNCT in error.text]:
         return _defunct(case, ended)
     firsts = _firsts(_ending(case) or [error for error in logged if not error.echo] or logged)
-    if all(error.survived and not error.echo for error in logged):
+    if all(error.survived for error in logged):
         return _outlived(case, logged)
     more = len(logged) - 1
     later = f"; {more} more line{'s' if more > 1 else ''}" if more else ""
@@ -144,7 +144,7 @@ def _outlived(case: Case, logged: Sequence[LogError]) -> Ruling:
     last = logged[-1]
     return Ruling(
         "INSUFFICIENT",
-        f"no failure at the end of the log: it goes on after line {last.line}, {brief(last.text, 6)}",
+        f"no final failure: {last.of} {brief(last.what, 5)} in line {last.line}, and went on",
         evidence=(
             *(f"{error.file}:{error.line}: {error.of}: {error.text}" for error in logged[: standing.MAX_LINES]),
             *_ends(case),

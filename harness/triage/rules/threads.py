@@ -74,8 +74,14 @@ def keepers(threads: Sequence[Thread], waiting: Frame, lock: str) -> list[tuple[
         (thread, frame)
         for thread in threads
         for frame in thread.frames
-        if frame != waiting and frame.file == waiting.file and source.keeps_lock(frame, lock)
+        if frame != waiting and frame.file == waiting.file
+        if source.keeps_lock(frame, lock) or (source.lock_of(frame) == lock and _has_taken(thread))
     ]
+
+
+def _has_taken(thread: Thread) -> bool:
+    """Whether a thread at the line of a `with` waits for something else than its lock: what the same line does then."""
+    return bool(thread.wchan) and "futex" not in thread.wchan
 
 
 def name(thread: Thread) -> str:

@@ -8,6 +8,8 @@ two objects, but each thread that could make the difference stands still as well
 
 from __future__ import annotations
 
+import re
+
 from harness.triage import source
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.graph import Subject
@@ -22,6 +24,7 @@ from harness.triage.stacks import AT_EXIT, JOINS, ours, user_frame
 
 ASK_FIRST = "ask for what is awaited before each wait for a notification: one that comes before the wait is lost"
 _QUEUE = "/queue.py"
+_FUTURE, _POOL = re.compile(r"/concurrent/futures/_base\.py$"), re.compile(r"/concurrent/futures/thread\.py$")
 
 
 def locked(case: Case) -> Ruling | None:
@@ -51,6 +54,11 @@ def _reason(first: Subject, whose: str, at: str) -> str:
     """`at`: places at which threads wait for each other's locks; empty without."""
     if at:
         return f"{whose} threads wait for each other's locks at {at}"
+    assert first.process is not None
+    if tasks := _in_pool(first.process):
+        return f"a task of {whose} pool waits at {_line(tasks[0])} for one that no thread is left to run"
+    if parties := _at_barrier(first.process):
+        return f"{whose} threads wait at {_line(parties[0])} for a party of a barrier that is not left to come"
     if (first.doing.kind, first.doing.op) == AT_EXIT:
         return f"{whose} program is over, and a thread that waits for good keeps it alive"
     return f"none of {whose} threads can go on, each waits for another of them"
@@ -88,8 +96,11 @@ def _keeps_alive(subject: Subject) -> bool:
 
 
 def _place(subject: Subject) -> str:
-    """Where a thread waits for something else than the end of a thread; else where the main thread does."""
-    waits = [thread for thread in _own(subject.process) if not _joins(thread)] if subject.process else []
+    """Where a task of a pool waits, else a thread that waits for something else than the end of a thread; else where
+    the main thread does."""
+    if subject.process is None:
+        return subject.frame
+    waits = [*_in_pool(subject.process), *(thread for thread in _own(subject.process) if not _joins(thread))]
     return next(filter(None, (user_frame(thread.frames) for thread in waits)), subject.frame)
 
 
@@ -143,7 +154,39 @@ def _wait(thread: Thread) -> str:
     return f"{name(thread)} waits{awaits} at {user_frame(thread.frames)}{inside}"
 
 
+def _in_pool(process: Process) -> list[Thread]:
+    """Threads of pools that wait, in a task, for the result of another task."""
+    return [
+        thread for thread in _own(process)
+        if any(_FUTURE.search(frame.file) for frame in thread.frames)
+        and any(_POOL.search(frame.file) and plain(frame.function) == "run" for frame in thread.frames)
+    ]  # fmt: skip
+
+
+def _at_barrier(process: Process) -> list[Thread]:
+    """Threads that wait at a barrier, in `Barrier._wait`."""
+    return [
+        thread for thread in _own(process)
+        if any(frame.file.endswith("/threading.py") and plain(frame.function) == "_wait" for frame in thread.frames)
+    ]  # fmt: skip
+
+
+def _line(thread: Thread) -> str:
+    return user_frame(thread.frames).partition(" in ")[0]
+
+
 def _next(process: Process, ring: list[str]) -> tuple[str, ...]:
+    if not ring and (tasks := _in_pool(process)):
+        return (
+            f"submit what {_line(tasks[0])} waits for to a pool of its own: a larger pool only fills later",
+            Live("py-spy dump --pid PID   # where its threads stand"),
+        )
+    if not ring and (parties := _at_barrier(process)):
+        return (
+            f"let every party come to the barrier at {_line(parties[0])}, also after an error: {len(parties)} are "
+            "there; its abort() in an `except`, or wait(60), ends the wait of all",
+            Live("py-spy dump --pid PID   # where its threads stand"),
+        )
     waits = [(thread, frame) for thread in _own(process) if (frame := _inner(thread)) is not None]
     keeping = [user_frame(thread.frames) for thread, _ in waits if _lock(thread) and _kept(thread)]
     places = list(dict.fromkeys(ring or keeping))

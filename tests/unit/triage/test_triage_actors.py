@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from triage_evidence import compared, frames, group, process, rank
 
-from harness.triage.evidence import EventLoop, Evidence, FileLock, Frame, OpenSpan, Process, Task, Thread
+from harness.triage.evidence import EventLoop, Evidence, FileLock, Frame, OpenSpan, Process, SharedLock, Task, Thread
 from harness.triage.flight.model import Comparison
 from harness.triage.graph import build
 from harness.triage.rules import RULES, Case, alive
@@ -50,7 +50,8 @@ BY_WHAT_WAS_SEEN = frozenset({
     "lock_rings.ring", "tasks.ring", "builds.locked", "engines.transition", "nodes.unreachable",
     "groups.diverged", "groups.conditional", "routes.closed", "makers.stopped", "resources.starved", "nodes.between",
     "engines.branch", "absence.left_loop", "absence.device", "groups.wedged", "apart.apart", "closed.closed",
-    "ras.live", "locks.unreleased",
+    "ras.live", "locks.unreleased", "own_loops.awaited",
+    "store_keys.unset",
 })  # fmt: skip
 NEVER_HUNG = frozenset({
     "nodes.incomplete", "nodes.unlooked", "nodes.moments", "pauses.debugger", "ras.pasted", "ray_lists.pasted",
@@ -59,7 +60,7 @@ NEVER_HUNG = frozenset({
     "makers.at_work", "pauses.fresh", "pasted.first_error_of_waiters", "pasted.timed_out", "pasted.without_dump",
     "pasted.in_kernel", "calls.read_ring",
     "nodes.lost", "resources.unmet", "makers.undecided", "polls.undecided", "alive.undecided", "outsiders.unopened",
-    "absence.unseen", "pauses.healthy", "over.ending", "together.idle",
+    "absence.unseen", "pauses.healthy", "over.ending", "together.idle", "mute.unread",
 })  # fmt: skip
 
 
@@ -183,7 +184,30 @@ def owed(folder: Path) -> Hang:
     return Hang((asks, dataclasses.replace(server, loops=(loop,))))
 
 
+def in_a_loop_of_nobody(folder: Path) -> Hang:
+    """A thread that runs an event loop and waits for what it gave to one that no thread runs."""
+    program = folder / "served.py"
+    program.write_text("LOOP = asyncio.new_event_loop()\ndef call():\n"
+                       "    return asyncio.run_coroutine_threadsafe(work(), LOOP).result()\n")  # fmt: skip
+    waits = (
+        Frame("wait", THREADING, 327),
+        Frame("result", "/usr/lib/python3.11/concurrent/futures/_base.py", 451),
+        Frame("call", str(program), 3),
+        Frame("_run_once", "/usr/lib/python3.11/asyncio/base_events.py", 1936),
+    )
+    return Hang((standing(process(PID, "process", "main"), *waits, wchan=FUTEX),))
+
+
+def kept_by_the_dead(folder: Path) -> Hang:
+    """A child that waits for a lock of multiprocessing, which only it and its parent, who waits for its end, have."""
+    waits = standing(process(PID, "process", "main", ppid=70), at(folder, "waits"), wchan=FUTEX, in_shared_lock=True)
+    parent = looks(process(70, "process", "main:5 communicate"), wchan="do_wait")
+    return Hang((parent, dataclasses.replace(waits, shared_lock=SharedLock("/dev/shm/sem.mp-1", (70, PID)))))
+
+
 HANGS: dict[str, Callable[[Path], Hang]] = {
+    "shared_locks.orphaned": kept_by_the_dead,
+    "own_loops.unserved": in_a_loop_of_nobody,
     "absence.outside": absent,
     "forming.unformed": uncome,
     "alone.locked": locked,

@@ -33,6 +33,22 @@ def main(group):
 def save():
     dist.all_gather_object(plans, plan)
 """
+CROSSED = """
+def step(rank):
+    if rank == 0:
+        dist.all_reduce(x, group=actor)
+        dist.all_reduce(x, dist.ReduceOp.SUM, critic)
+    else:
+        dist.all_reduce(x, group=critic)
+        dist.all_reduce(x, group=actor)
+
+def alone(rank):
+    if rank == 0:
+        dist.all_reduce(x, group=actor)
+    else:
+        dist.all_reduce(x, group=critic)
+        dist.all_reduce(x, group=actor)
+"""
 LOAD, GRADIENT, SAVING, GROUPED, TOTAL, SAVE = 5, 10, 12, 13, 14, 17
 CALLS = {LOAD: "broadcast_object_list", GRADIENT: "all_reduce", SAVING: "all_gather", GROUPED: "all_to_all",
          TOTAL: "reduce", SAVE: "all_gather_object"}  # fmt: skip
@@ -217,3 +233,29 @@ def test_what_decides_on_a_line(file: str) -> None:
     assert source.gates(Frame("main", "/nowhere.py", 3)) is None
     assert source.in_default_group(Frame("main", file, GRADIENT), "all_reduce")
     assert not source.in_default_group(Frame("main", file, GROUPED), "all_to_all")
+
+
+def in_groups(tmp_path: Path, function: str, lines: Mapping[int, int]) -> Verdict:
+    path = tmp_path / "groups.py"
+    path.write_text(CROSSED)
+    ranks = job(str(path), dict.fromkeys(lines, GRADIENT))
+    for at, line in enumerate(lines.values()):
+        frames = (Frame("all_reduce", TORCH, 100), Frame(function, str(path), line))
+        looks = tuple(
+            dataclasses.replace(look, threads=(dataclasses.replace(look.threads[0], frames=frames),))
+            for look in ranks[at].samples
+        )
+        ranks[at] = dataclasses.replace(ranks[at], samples=looks)
+    return triage(evidence(*ranks, source="live", stall_s=0.0))
+
+
+def test_two_groups_in_two_orders_are_named_with_their_places(tmp_path: Path) -> None:
+    verdict = in_groups(tmp_path, "step", {0: 4, 1: 7})
+    assert verdict.triage is not None and (verdict.verdict, verdict.triage.hang) == ("HUNG", "K2"), verdict.reason
+    assert all(words in verdict.reason for words in ("`actor` at groups.py:4", "`critic` at groups.py:7"))
+    assert "groups.py:4" in verdict.triage.next[0] and "groups.py:7" in verdict.triage.next[0]
+
+
+def test_a_group_that_one_rank_does_not_use_behind_is_no_crossing(tmp_path: Path) -> None:
+    verdict = in_groups(tmp_path, "alone", {0: 12, 1: 14})
+    assert verdict.verdict == "HUNG" and "`actor`" not in verdict.reason

@@ -138,6 +138,18 @@ def test_a_link_in_a_zip_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_zip_that_says_how_large_it_is_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    target = tmp_path / "large.zip"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as zipped:
+        zipped.writestr("evidence.json", b"x" * 5_000)
+    data = bytearray(target.read_bytes())
+    data[60] ^= 0xFF  # what it holds cannot be read
+    target.write_bytes(bytes(data))
+    with pytest.raises(BadInput, match="too large when it is unpacked"):
+        archive.unpack(target, max_bytes=4_999)
+
+
+@pytest.mark.slow
 def test_a_zip_that_swells_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as zipped:
         zipped.writestr("evidence.json", b"0" * 3_000_000)

@@ -463,3 +463,14 @@ def test_the_threads_and_children_beside_a_wait_for_an_item_are_told() -> None:
     assert its.verdict == "INSUFFICIENT"
     assert any("thread loader stands at train.py:4" in line for line in its.evidence)
     assert any("its child tool" in line for line in its.evidence)
+
+
+@pytest.mark.parametrize(("line", "made"), [(6, True), (10, False), (12, False)])
+def test_a_lock_that_its_own_function_makes_is_no_copy(tmp_path: Path, line: int, made: bool) -> None:
+    program = tmp_path / "write.py"
+    program.write_text(
+        "import threading\nlock = threading.Lock()\ndef own():\n    its = threading.Lock()\n    its.acquire()\n"
+        "    its.acquire()\n\ndef shared():\n    other = 1\n    lock.acquire()\n\nlock.acquire()\n"
+    )
+    function = {6: "own", 10: "shared", 12: "<module>"}[line]
+    assert source.makes_lock(Frame(function, str(program), line)) is made

@@ -10,6 +10,7 @@ from triage_evidence import evidence, process
 
 from harness.triage import judge, source
 from harness.triage.evidence import Evidence, Frame, Process, Thread
+from harness.triage.rules import threads
 
 PROGRAM = """import threading
 
@@ -50,6 +51,7 @@ class Engine:
             with other.lock:
                 pass
 """
+FUTURES = "/usr/lib/python3.11/concurrent/futures/"
 THREADING, QUEUE = "/usr/lib/python3.11/threading.py", "/usr/lib/python3.11/queue.py"
 NOTIFIED = (Frame("Condition.wait", THREADING, 327),)
 # By the name of a thread's innermost function: its user's lines, innermost first, and what it calls there.
@@ -60,6 +62,11 @@ STACKS: dict[str, tuple[tuple[Frame, ...], tuple[tuple[str, int], ...]]] = {
     "rest": ((*NOTIFIED, Frame("Event.wait", THREADING, 629)), (("rest", 29),)),
     "work": ((*NOTIFIED, Frame("Queue.get", QUEUE, 171)), (("work", 33),)),
     "move": ((), (("move", 37),)),
+    "nest": ((*NOTIFIED, Frame("Future.result", FUTURES + "_base.py", 451)), (("work", 33),)),
+    "meet": (
+        (*NOTIFIED, Frame("Condition.wait_for", THREADING, 358), Frame("Barrier._wait", THREADING, 728)),
+        (("work", 33),),
+    ),
     "join": ((Frame("_wait_for_tstate_lock", THREADING, 1169),), (("rest", 29),)),
     "over": ((Frame("_wait_for_tstate_lock", THREADING, 1169), Frame("_shutdown", THREADING, 1590)), ()),
 }
@@ -70,6 +77,7 @@ def thread(folder: Path, does: str, tid: int, *, main: bool = False) -> Thread:
     program.write_text(PROGRAM)
     calls, lines = STACKS[does]
     stack = (*calls, *(Frame(f"Engine.{function}", str(program), line) for function, line in lines))
+    stack += (Frame("_WorkItem.run", f"{FUTURES}thread.py", 58),) if does == "nest" and not main else ()
     return Thread("MainThread" if main else f"T{tid}", tid, stack, main=main, wchan="futex_do_wait")
 
 
@@ -98,6 +106,8 @@ def live(*processes: Process) -> Evidence:
         pytest.param(("join", "move", "move"), "K4", "engine.py:37 in move", "same order", id="locks without names"),
         pytest.param(("join", "take", "work"), "K4", "engine.py:26 in take", "notification", id="a missed notify"),
         pytest.param(("take", "work"), "K4", "engine.py:26 in take", "notification", id="the main thread missed it"),
+        pytest.param(("nest", "nest"), "K4", "engine.py:33 in work", "engine.py:33", id="a task that waits"),
+        pytest.param(("join", "meet", "meet"), "K4", "engine.py:33 in work", "engine.py:33", id="a party of a barrier"),
         pytest.param(("over", "work"), "K4", "engine.py:33 in work", "end mark", id="kept alive at its end"),
     ],
 )
@@ -142,3 +152,13 @@ def test_a_lock_is_kept_until_a_finally_releases_it(tmp_path: Path, line: int, k
     program = tmp_path / "engine.py"
     program.write_text(PROGRAM)
     assert source.locks_kept(Frame("Engine.reload", str(program), line)) == kept
+
+
+@pytest.mark.parametrize(("wchan", "places"), [("hrtimer_nanosleep", [3]), ("futex_do_wait", [])])
+def test_a_thread_past_a_with_of_one_line_keeps_its_lock(tmp_path: Path, wchan: str, places: list[int]) -> None:
+    program = tmp_path / "writer.py"
+    program.write_text("def writer():\n    while True:\n        with lock: time.sleep(9)\nlock.acquire()\n")
+    stands = Frame("writer", str(program), 3)
+    beside = Thread("writer", 7, (stands,), wchan=wchan)
+    kept = threads.keepers([beside], Frame("<module>", str(program), 4), "lock")
+    assert [frame.line for _, frame in kept] == places

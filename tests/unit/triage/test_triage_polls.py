@@ -384,7 +384,7 @@ def test_one_read_in_a_loop_around_it_is_no_poll(file: str, line: int) -> None:
 
 
 def test_the_kernel_tells_when_data_came_from_a_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traffic, "_kept", (0.0, {}))
+    monkeypatch.setattr(traffic, "_kept", traffic.NO_ANSWER)
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         there, _ = server.accept()
         with there:
@@ -408,7 +408,7 @@ def test_a_peer_that_has_answered_owes_nothing(monkeypatch: pytest.MonkeyPatch) 
             time.sleep(0.05)  # the kernel counts milliseconds
             there.sendall(b"answer")
             assert client.recv(6, socket.MSG_WAITALL) == b"answer"
-            monkeypatch.setattr(traffic, "_kept", (0.0, {}))
+            monkeypatch.setattr(traffic, "_kept", traffic.NO_ANSWER)
             assert traffic.owed({str(os.fstat(client.fileno()).st_ino)}) == ()
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from triage_evidence import rank, samples
 
+from harness.triage.collect import stacks as collected_stacks
 from harness.triage.evidence import Frame, Process, Sample, Thread
 from harness.triage.places import TABLE, match
 from harness.triage.stacks import Doing, classify, doing, trail, user_frame
@@ -210,3 +213,15 @@ def test_what_an_asyncio_actor_does_is_what_its_event_loop_calls(frames: tuple[s
     for name, expected in (("AsyncIO Thread: default", kind), ("Thread-1", "ray_idle")):
         other = Thread(name, 8, tuple(map(place, frames)))
         assert doing(Process("host", 7, samples=(Sample(0.0, "S", 0.0, threads=(idle, other)),))).kind == expected
+
+
+def test_a_forked_child_has_no_frames_of_its_parent() -> None:
+    library = "/usr/lib/python3.11/multiprocessing"
+    own = (Frame("work", "/job/train.py", 3), Frame("run", f"{library}/process.py", 108),
+           Frame("_bootstrap", f"{library}/process.py", 314))  # fmt: skip
+    copied = (Frame("_launch", f"{library}/popen_fork.py", 71), Frame("start", f"{library}/process.py", 121),
+              Frame("main", "/job/train.py", 9))  # fmt: skip
+    child = Thread("MainThread", 7, (*own, *copied), main=True)
+    forks = Thread("MainThread", 7, copied, main=True)
+    assert collected_stacks.since_fork([child, forks]) == (dataclasses.replace(child, frames=own), forks)
+    assert collected_stacks.forked_at([child]) == "train.py:9 in main" and not collected_stacks.forked_at([forks])

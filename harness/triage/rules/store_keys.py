@@ -1,0 +1,96 @@
+"""Rule about a key of torch's store that nobody is left to set: every rank waits, one of them for that key.
+
+A store does not say who shall set a key. But if every rank of the one world was seen to wait at two looks, for a key,
+in a collective or in a receive, and nothing else of the job moves, none of them will set it. The text of the program
+may show the key, and which keys it sets.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from harness.triage import source
+from harness.triage.graph import Subject
+from harness.triage.graph.edges import KEY
+from harness.triage.graph.motion import BETWEEN_RANKS
+from harness.triage.graph.sockets import main_frames
+from harness.triage.places import users
+from harness.triage.rules import standing
+from harness.triage.rules.apart import MAX_DOUBTS, doubts
+from harness.triage.rules.ruling import Case, Live, Ruling
+
+_ALIKE = 0.6  # difflib's own cutoff for names that are close
+
+
+def unset(case: Case) -> Ruling | None:
+    """K2 or INSUFFICIENT: all ranks wait, some of them for a key of a store that one of the others would have to
+    set."""
+    ranks = [subject for subject in case.live() if subject.rank is not None]
+    waiting = [subject for subject in ranks if _for_key(subject)]
+    if len(ranks) < 2 or not waiting or not all(map(_waits, ranks)):
+        return None
+    places, key = standing.places_of(ranks), _key(waiting[0])
+    named = f"the key {key!r}" if key else "a key of the store"
+    open_questions = doubts(case, ranks)
+    at = waiting[0].frame.partition(" in ")[0]
+    subjects = case.names(subject.key for subject in waiting)
+    verb = "waits" if len(waiting) == 1 else "wait"
+    left = "nobody is left to set it" if not open_questions else "all other ranks wait, too"
+    return Ruling(
+        "INSUFFICIENT" if open_questions else "HUNG",
+        f"{subjects} {verb} for {named} at {at}; {left}",
+        "" if open_questions else "K2",
+        waiting={} if open_questions else {each.key: place.words for place in places for each in place.subjects},
+        evidence=(
+            *(standing.line(case, place, None) for place in places[: standing.MAX_LINES]),
+            *_set_keys(waiting[0], key),
+        ),
+        missing=tuple(open_questions[:MAX_DOUBTS]),
+        place=waiting[0].frame,
+        next=(
+            f"compare the key at {at} with those that the other ranks set, and set it before they wait for this rank",
+            Live(f"{case.again()}   # in a minute: whether all still stand there") if open_questions else "",
+            "give it a limit: store.wait([KEY], datetime.timedelta(seconds=60))",
+        ),
+    )  # fmt: skip
+
+
+def _for_key(subject: Subject) -> bool:
+    return subject.doing.kind == "store" and subject.doing.op == KEY
+
+
+def _waits(subject: Subject) -> bool:
+    """Whether it stands at one place at both looks, in a collective, or for a key without a byte from any connection.
+
+    Only a stack of C shows a wait for a key, and it is taken after the last look.
+    """
+    looks = subject.process.samples if subject.process else ()
+    if len(looks) < 2 or subject.progress or subject.blocked or subject.ended or subject.pending:
+        return False
+    same = main_frames(looks[0].threads) == main_frames(looks[-1].threads)
+    return same and (
+        (_for_key(subject) and looks[0].net_bytes == looks[-1].net_bytes)
+        or (subject.doing.kind in BETWEEN_RANKS and subject.before.kind in BETWEEN_RANKS)
+    )
+
+
+def _key(subject: Subject) -> str:
+    """The key for which it waits, where the text has it as a word; empty without one."""
+    frames = main_frames(subject.process.samples[-1].threads) if subject.process else ()
+    mine = next((frame for frame in frames if users(frame)), None)
+    return source.store_key(mine) if mine is not None else ""
+
+
+def _set_keys(subject: Subject, key: str) -> Sequence[str]:
+    """Whether the text of the program sets the key anywhere, and which similar one it does set."""
+    frames = main_frames(subject.process.samples[-1].threads) if subject.process else ()
+    files = dict.fromkeys(frame.file for frame in frames if users(frame))
+    set_keys = {name: (file, line) for file in files for name, line in source.keys_set(file).items()}
+    if not key or key in set_keys:
+        return ()
+    lines = []
+    for name in difflib.get_close_matches(key, set_keys, 1, _ALIKE):
+        file, line = set_keys[name]
+        lines.append(f"{file.rpartition('/')[2]}:{line} sets {name!r}, and no line of that file sets {key!r}")
+    return lines
