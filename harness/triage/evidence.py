@@ -96,6 +96,9 @@ class Sample:
     owed: tuple[str, ...] = ()  # TCP peers to which it sent data, and from which none has come since
 
 
+NO_LOOK = Sample(at_s=0.0, state="")  # the last look at a process at which nobody looked
+
+
 @dataclass(frozen=True)
 class OpenSpan:
     """A span of the process's own recorder that has begun and not ended."""
@@ -294,6 +297,21 @@ class Process:
     logged_threads: tuple[LostThread, ...] = ()  # threads whose end its log tells, where no probe of ours is in it
 
     @property
+    def last_look(self) -> Sample:
+        """What it showed when it was last looked at; `NO_LOOK` if it never was."""
+        return self.samples[-1] if self.samples else NO_LOOK
+
+    @property
+    def threads(self) -> tuple[Thread, ...]:
+        """Its threads at the last look."""
+        return self.last_look.threads
+
+    @property
+    def open_spans(self) -> tuple[OpenSpan, ...]:
+        """Its open spans by its heartbeat, the outermost first."""
+        return self.beat.open_spans if self.beat is not None else ()
+
+    @property
     def lost_threads(self) -> tuple[LostThread, ...]:
         """Its threads that ended with an error, by its heartbeat, else by its log."""
         return self.beat.lost_threads if self.beat is not None else self.logged_threads
@@ -303,6 +321,10 @@ class Process:
         """Host and pid; of a rank without a pid, as in a log, its rank in place of it."""
         return f"{self.host}:{self.pid}" if self.pid or self.rank is None else f"{self.host}:rank_{self.rank}"
 
+
+# The process of a node of which only a peer's recorder knows: it was not looked at, and has neither heartbeat nor
+# journal. No process of evidence has an empty host.
+NO_PROCESS = Process(host="", pid=0)
 
 Resources = tuple[tuple[str, Number], ...]  # amounts of Ray's resources by name, such as ("CPU", 1.0)
 

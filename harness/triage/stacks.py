@@ -270,10 +270,10 @@ def user_frame(frames: Iterable[Frame]) -> str:
     return next((describe(frame) for frame in of_text if (frame.file, frame.function) == ("<string>", "<module>")), "")
 
 
-def main_stack(process: Process | None) -> list[str]:
+def main_stack(process: Process) -> list[str]:
     """The main thread's stack at the last look that has one, or that of a Ray worker's task, innermost frame first."""
-    for look in reversed(process.samples if process is not None else ()):
-        if frames := trail(look.threads, process.pid if process is not None else 0):
+    for look in reversed(process.samples):
+        if frames := trail(look.threads, process.pid):
             return [f"{plain(function)} ({file}:{line})" for function, file, line in frames[:MAX_SHOWN]]
     return []
 

@@ -43,8 +43,8 @@ class Awaiting:
     _after: dict[int, tuple[int, ...]] = field(default_factory=dict)  # place of a task -> places of those it waits for
 
     @staticmethod
-    def of(process: Process | None) -> Awaiting:
-        loops = process.loops[:MOST_LOOPS] if process is not None else ()
+    def of(process: Process) -> Awaiting:
+        loops = process.loops[:MOST_LOOPS]
         tasks = tuple(task for loop in loops for task in loop.tasks[:MOST_LISTED])  # evidence may be anybody's
         by_id = {identity: at for at, task in enumerate(tasks) for identity in task.ids}
         keepers: dict[int, list[int]] = {}
@@ -144,13 +144,12 @@ def _what(task: Task) -> str:
     return _WORDS.get(task.awaits, task.awaits).format(of=of)
 
 
-def unseen(process: Process | None) -> bool:
+def unseen(process: Process) -> bool:
     """Whether a thread of a process waits in an event loop of which nothing shows the tasks."""
-    threads = process.samples[-1].threads if process is not None and process.samples else ()
-    return any(map(awaits, threads)) and not telling(process)
+    return any(map(awaits, process.threads)) and not telling(process)
 
 
-def in_loop(process: Process | None) -> str:
+def in_loop(process: Process) -> str:
     """What a process in an event loop waits for, as the verb of a sentence."""
     awaited = next(map(headline, telling(process)), "")
     return (
@@ -196,7 +195,7 @@ def _stands(task: Task) -> bool:
     return task.still and not task.limited
 
 
-def telling(process: Process | None) -> list[Task]:
+def telling(process: Process) -> list[Task]:
     """The first few of the user's tasks of a process, those that wait for another task first."""
     own = Awaiting.of(process).own
     return sorted(own, key=lambda task: (task.main, task.awaits not in WITHIN, task.limited))[:MAX_LINES]

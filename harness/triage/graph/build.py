@@ -71,7 +71,7 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
                 # a dump of the rank counts as seen, even if it does not contain this group
                 has_dump = comparison is not None and rank in comparison.ranks and not group.joined
                 subjects[key] = Subject(
-                    key, None, None if group.joined else rank, pending=pending.get(key), observed=has_dump,
+                    key, rank=None if group.joined else rank, pending=pending.get(key), observed=has_dump,
                     frame=_frame(pending.get(key)),
                 )  # fmt: skip
     proven_waits, subjects = edges.without_idle_engines(edges.collective(comparison, names, subjects), subjects)

@@ -120,7 +120,7 @@ def _computes(process: Process, now: stacks.Doing, gap: float, *, polls: bool) -
 def _only_spins(process: Process, loop: Sequence[Frame], gap: float) -> bool:
     """Whether a process only asks the condition of a loop, and no thread beside the main one used a processor between
     the looks."""
-    threads = [thread for thread in process.samples[-1].threads if thread.tid != process.pid]
+    threads = [thread for thread in process.threads if thread.tid != process.pid]
     busy = any(spent_s(process, thread) / gap >= BUSY_CORES for thread in threads)
     return bool(loop) and source.spins(loop[0]) and not busy
 
@@ -135,7 +135,7 @@ def _answers(process: Process, gap: float) -> str:
 
 def handlers(process: Process) -> list[Thread]:
     """Its threads that stand in the user's code for a request, at the last look."""
-    threads = process.samples[-1].threads if process.samples else ()
+    threads = process.threads
     return [
         thread
         for thread in threads
@@ -213,7 +213,7 @@ def _in_loop(process: Process, now: stacks.Doing) -> bool:
     workers talk to Ray."""
     if now.within(*_SERVES) or process.title.startswith("ray::"):
         return False
-    return stacks.in_event_loop(process, process.samples[-1])
+    return stacks.in_event_loop(process, process.last_look)
 
 
 def loop_wakes(process: Process, now: stacks.Doing) -> str:

@@ -16,12 +16,12 @@ _MESSAGES = re.compile(r"/zmq/")
 _CALL = re.compile(r"(__)?(libc_)?(recv|recvfrom|recvmsg|send|sendto|sendmsg|connect|poll|ppoll)")
 
 
-def at_socket(process: Process | None) -> bool:
+def at_socket(process: Process) -> bool:
     """Whether the main thread, or a thread that works for it, waits at a socket at every look.
 
     The kernel function, the native frame or a frame of the standard library shows it.
     """
-    if process is None or not process.samples:
+    if not process.samples:
         return False
     return all(_main(process, look) for look in process.samples) or all(map(_pool, process.samples))
 
@@ -29,8 +29,8 @@ def at_socket(process: Process | None) -> bool:
 def ends(process: Process) -> tuple[str, ...]:
     """Peers that may be at the other end of the socket at which a process waits: those that it polls or reads from,
     else all connections."""
-    look = process.samples[-1] if process.samples else None
-    polled = look.polled or (look.reads_from,) if look is not None else ()
+    look = process.last_look
+    polled = look.polled or (look.reads_from,)
     return tuple(peer for peer in process.peers if not any(polled) or peer in polled)
 
 
@@ -40,7 +40,7 @@ def _main(process: Process, look: Sample) -> bool:
         return False  # what it polls is no connection: an event, a pipe, a terminal
     if not look.polled and frames and _MESSAGES.search(frames[0].file):
         return False  # ZeroMQ: its own threads serve its connections
-    native = main_frames(process.native) if look is process.samples[-1] else ()
+    native = main_frames(process.native) if look is process.last_look else ()
     return (
         bool(_WCHAN.search(look.wchan))
         or bool(frames and SOCKET_FILE.search(frames[0].file))

@@ -66,11 +66,7 @@ def left_loop(case: Case) -> Ruling | None:
 def _is_unrecorded_exit(subject: Subject) -> bool:
     """Whether a process stands at the end of its interpreter, where a program that raised stands as well, without a
     record of its errors."""
-    return (
-        (subject.doing.kind, subject.doing.op) == AT_EXIT
-        and subject.process is not None
-        and subject.process.beat is None
-    )
+    return (subject.doing.kind, subject.doing.op) == AT_EXIT and subject.process.beat is None
 
 
 def _exited(case: Case, keys: Sequence[str]) -> Ruling:
@@ -137,7 +133,7 @@ def outside(case: Case) -> Ruling | None:
 
 def _handler(subject: Subject) -> Thread | None:
     """The thread of a server that handles a request and stands; None if its main thread serves nobody."""
-    if subject.process is None or not subject.doing.within("http_server"):
+    if not subject.doing.within("http_server"):
         return None
     return next((thread for thread in handlers(subject.process) if not thread.main), None)
 
@@ -173,8 +169,7 @@ def device(case: Case) -> Ruling | None:
 def _unrecorded(subject: Subject) -> bool:
     """Whether this is a rank of an engine with several ranks. Its collectives run in CUDA graphs and communicators
     that no recorder sees, so its device may wait for that of a peer."""
-    process = subject.process
-    return process is not None and bool(process.engine) and (process.world_size or 2) > 1
+    return bool(subject.process.engine) and (subject.process.world_size or 2) > 1
 
 
 def _device_behind(case: Case, subject: Subject) -> str:
@@ -235,7 +230,7 @@ def _not_known(subject: Subject) -> bool:
 
 def _for_programs(case: Case, blind: list[Subject]) -> Ruling | None:
     """INSUFFICIENT: processes wait for the end of programs that they started, which are not in Python."""
-    by_key = {subject.key: subject for subject in blind if subject.rank is None and subject.process}
+    by_key = {subject.key: subject for subject in blind if subject.rank is None and subject.has_process}
     parents = {wait.target: case.subject(wait.waiter) for wait in case.graph.waits
                if wait.layer == "process" and wait.target in by_key}  # fmt: skip
     if len(parents) < len(blind):
@@ -243,8 +238,7 @@ def _for_programs(case: Case, blind: list[Subject]) -> Ruling | None:
     lines = []
     for key, parent in parents.items():
         process = by_key[key].process
-        assert process is not None
-        awaited = wchan.words(process.samples[-1].wchan) if process.samples else ""
+        awaited = wchan.words(process.last_look.wchan)
         kernel = f", which waits for {awaited}" if awaited else ""
         lines.append(
             f"{parent.label} at {parent.frame or 'its call'} waits for the end of: {brief(process.command)}{kernel}"
@@ -291,7 +285,7 @@ def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
     children = [] if siblings else _joined(case, waiters)
     awaiting = children or waiters
     reason = _waiting(case, waiters, siblings, children)
-    pid = next((str(subject.process.pid) for subject in (*siblings, *children) if subject.process), "PID")
+    pid = next((str(subject.process.pid) for subject in (*siblings, *children)), "PID")
     return Ruling(
         "INSUFFICIENT",
         reason,
@@ -326,7 +320,7 @@ def _waiting(case: Case, waiters: list[Subject], siblings: list[Subject], childr
 def _joined(case: Case, waiters: list[Subject]) -> list[Subject]:
     """The processes for whose end the waiters wait: they are alive and started by one, and wait themselves."""
     parents = {(waiter.process.host, waiter.process.pid) for waiter in waiters
-               if waiter.process and waiter.doing.kind == "join"}  # fmt: skip
+               if waiter.doing.kind == "join"}  # fmt: skip
     return _children(case, parents, waiters)
 
 
@@ -337,7 +331,7 @@ def _siblings_elsewhere(case: Case, waiters: list[Subject]) -> list[Subject]:
     """
     if any(waiter.doing.kind not in BETWEEN_RANKS or waiter.rank is not None for waiter in waiters):
         return []
-    parents = {(waiter.process.host, waiter.process.ppid) for waiter in waiters if waiter.process}
+    parents = {(waiter.process.host, waiter.process.ppid) for waiter in waiters}
     return _children(case, parents, waiters)
 
 
@@ -347,10 +341,7 @@ def _children(case: Case, parents: set[tuple[str, int]], waiters: list[Subject])
     return [
         subject
         for subject in case.live()
-        if subject.key not in keys
-        and subject.process
-        and (subject.process.host, subject.process.ppid) in parents
-        and subject.doing.frame
+        if subject.key not in keys and (subject.process.host, subject.process.ppid) in parents and subject.doing.frame
     ]
 
 
@@ -374,14 +365,14 @@ def _absent(case: Case) -> list[Subject]:
         and not awaits_tasks(sink)
         and not in_client(case, sink)
         and not _fetches(case, sink)
-        and (sink.doing.kind != "unknown" or sink.process is None or _misses(case, sink))
+        and (sink.doing.kind != "unknown" or not sink.has_process or _misses(case, sink))
         and (sink.doing.kind == "unknown") is (sink.before.kind == "unknown")  # else one look at its stack failed
     ]
 
 
 def _once(subject: Subject) -> bool:
     """Whether it was looked at once."""
-    return subject.process is not None and len(subject.process.samples) == 1
+    return len(subject.process.samples) == 1
 
 
 def _counted(case: Case, subject: Subject) -> bool:
@@ -391,7 +382,7 @@ def _counted(case: Case, subject: Subject) -> bool:
 
 def _fetches(case: Case, subject: Subject) -> bool:
     """Whether Ray is still fetching the arguments of a task for this process."""
-    if subject.process is None or not subject.doing.within("ray_idle"):
+    if not subject.doing.within("ray_idle"):
         return False
     mine = [task for task in case.evidence.ray_tasks if task.pid == subject.process.pid]
     return any("ARGS" in task.state and task.host in ("", subject.process.host) for task in mine)
@@ -408,7 +399,7 @@ def _recorded(case: Case, subject: Subject) -> bool:
 def _misses(case: Case, subject: Subject) -> bool:
     """Whether the recorders alone show that a process of which no stack was had does not come to a collective. What it
     does meanwhile is not known: none through whose connections data went a moment ago, nor one that owes an answer."""
-    looks = subject.process.samples if subject.process else ()
+    looks = subject.process.samples
     quiet_s = min((look.net_quiet_s for look in looks if look.net_quiet_s is not None), default=FRESH_S)
     grouped = any(wait.target == subject.key and wait.layer in ("collective", "store") for wait in case.graph.waits)
     return grouped and _recorded(case, subject) and quiet_s >= FRESH_S
@@ -434,9 +425,7 @@ def _young(case: Case) -> bool:
     if case.evidence.source != "live":
         return False
     ages = [wait.since_s for wait in case.graph.waits if wait.since_s is not None]
-    ages += [
-        waiter.process.beat.progress_age_s for waiter in case.graph.stuck() if waiter.process and waiter.process.beat
-    ]
+    ages += [waiter.process.beat.progress_age_s for waiter in case.graph.stuck() if waiter.process.beat]
     return bool(ages) and max([*ages, case.evidence.stall_s]) < YOUNG_S
 
 
@@ -454,8 +443,8 @@ def _asked_just_now(case: Case, subject: Subject) -> bool:
 def _in_event_loop(subject: Subject) -> bool:
     """Whether this is an asyncio actor of Ray: its main thread is idle, and its event loop waits in a thread of its
     own."""
-    threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
-    return subject.doing.within("ray_idle") and any(thread.name.startswith(EVENT_LOOP) for thread in threads)
+    loops = [thread for thread in subject.process.threads if thread.name.startswith(EVENT_LOOP)]
+    return subject.doing.within("ray_idle") and bool(loops)
 
 
 def _exited_loop(subject: Subject, waiters: list[Subject]) -> int:
@@ -481,17 +470,15 @@ def _lock_waits(case: Case, subject: Subject) -> list[str]:
     """Of the lock of a file that it waits for in the kernel, the file and who holds it."""
     process = subject.process
     locks = [lock for lock in case.evidence.locks
-             if process is not None and lock.host == process.host and process.pid in lock.waiters]  # fmt: skip
+             if lock.host == process.host and process.pid in lock.waiters]  # fmt: skip
     return [f"it waits for the lock of {lock.path}, which {lock.pid} ({brief(lock.command)}) holds" for lock in locks]
 
 
 def _lost_children(case: Case, subject: Subject) -> list[str]:
     """Its children that failed: it may be waiting for the end of one without knowing that it has failed."""
     process = subject.process
-    children = [case.subject(each.key) for each in case.evidence.processes if process and _child(each, process)]
-    return [
-        f"its child {each.process.pid} {each.state()}" for each in children if each.process and each.process.exit_code
-    ]
+    children = [case.subject(each.key) for each in case.evidence.processes if _child(each, process)]
+    return [f"its child {each.process.pid} {each.state()}" for each in children if each.process.exit_code]
 
 
 def _child(process: Process, parent: Process) -> bool:
@@ -501,14 +488,14 @@ def _child(process: Process, parent: Process) -> bool:
 def _briefly(case: Case, ends: list[Subject]) -> str:
     """What all of `ends` do, in few words, taken from the first."""
     first, several = ends[0], len(ends) > 1
-    if first.process is not None and (error := local_error(first.process)):
+    if error := local_error(first.process):
         return f"failed and stayed: {brief(error)}"
     if _sleeps(first) and not any(failed(end.process) for end in ends):
         place = first.frame.partition(" in ")[0]
         return f"{'sleep' if several else 'sleeps'} at {place}"
     if not any(wait.target == first.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
         return "do not answer" if several else "does not answer"
-    if first.process is None or first.doing.kind == "unknown":  # only its recorder is known
+    if first.doing.kind == "unknown":  # only its recorder is known
         return f"{'have' if several else 'has'} enqueued nothing more"
     return f"{'are' if several else 'is'} outside any collective"
 
@@ -520,13 +507,13 @@ def _sleeps(subject: Subject) -> bool:
 
 def _state(subject: Subject) -> str:
     """What it does, and since when its heartbeat saw no change."""
-    beat = subject.process.beat if subject.process else None
+    beat = subject.process.beat
     since = f", unchanged for {beat.progress_age_s:.0f} s" if beat is not None and not beat.ended else ""
     return f"{subject.state()}{since}"
 
 
 def _of_itself(case: Case, subject: Subject) -> str:
-    if subject.process is not None and (error := local_error(subject.process)):
+    if error := local_error(subject.process):
         return f"failed and stayed: {error}"
     if any(source.in_handler(frame) for frame in user_frames(subject.process)):
         return f"has swallowed an error, and is outside any collective: {_state(subject)}"
@@ -537,7 +524,7 @@ def _of_itself(case: Case, subject: Subject) -> str:
                 f"does not answer: {threads.name(handler)} handles a request and stands at {user_frame(handler.frames)}"
             )
         return f"does not answer: {_state(subject)}"
-    if subject.process is None or subject.doing.kind == "unknown":
+    if subject.doing.kind == "unknown":
         return _enqueued_last(case, subject)
     return f"is outside any collective: {_state(subject)}"
 

@@ -62,7 +62,7 @@ def actor(case: Case, subject: Subject, kinds: Kinds = (), *, excludes: Kind | N
     `excludes`: one of them that does not count.
     """
     process = subject.process
-    if process is None or not process.samples or not process.samples[-1].threads:
+    if not process.threads:
         return ""
     if subject.ended or subject.blocked:
         return ""
@@ -94,16 +94,14 @@ def unaided(rule: Rule, *, excludes: Kind | None = None) -> Rule:
     return checked
 
 
-def failed(process: Process | None) -> bool:
+def failed(process: Process) -> bool:
     """Whether a process left an error or stands where one was caught."""
     return bool(local_error(process)) or any(source.in_handler(frame) for frame in user_frames(process))
 
 
-def user_frames(process: Process | None) -> list[Frame]:
+def user_frames(process: Process) -> list[Frame]:
     """The frames of the user's code in the main thread at the last look, innermost first."""
-    if process is None or not process.samples:
-        return []
-    return [frame for frame in main_frames(process.samples[-1].threads) if users(frame)]
+    return [frame for frame in main_frames(process.threads) if users(frame)]
 
 
 def _sleep(case: Case, subject: Subject, process: Process) -> str:
@@ -114,9 +112,9 @@ def _sleep(case: Case, subject: Subject, process: Process) -> str:
     """
     if not subject.doing.kind == subject.before.kind == "sleep":
         return ""
-    frames = main_frames(process.samples[-1].threads)
+    frames = main_frames(process.threads)
     loop = source.loop_around(frames[0]) if frames else source.Loop.UNKNOWN
-    left_s = process.samples[-1].sleeps_s
+    left_s = process.last_look.sleeps_s
     if loop is source.Loop.UNKNOWN and left_s is None:
         return "" if process.rank is not None else "a sleep, and its source text cannot be read"
     length_s = left_s if left_s is not None else source.slept_s(frames[0])
@@ -134,7 +132,7 @@ def _limit(case: Case, subject: Subject, process: Process) -> str:
     """
     if subject.doing.kind not in _IN_PROCESS or not all(look.timed for look in process.samples):
         return ""
-    for frame in main_frames(process.samples[-1].threads):
+    for frame in main_frames(process.threads):
         if users(frame):
             loop = source.loop_around(frame)
             again = (loop is source.Loop.ENDLESS and not source.passes_on(frame)) or source.begins_anew(frame)
@@ -169,7 +167,7 @@ def _thread(case: Case, subject: Subject, process: Process) -> str:
 def event_loop(case: Case, subject: Subject, process: Process) -> str:
     """A task of the event loop in which a server waits."""
     serves = subject.doing.within("http_server") and _may_be_ended(case, subject)
-    frames = (frame for look in process.samples[-1:] for thread in look.threads for frame in thread.frames)
+    frames = (frame for thread in process.threads for frame in thread.frames)
     return f"it {in_loop(process)}" if serves and any("/asyncio/" in frame.file for frame in frames) else ""
 
 
@@ -191,7 +189,7 @@ def _resolved(case: Case, subject: Subject) -> bool:
 
 def _may_be_ended(case: Case, subject: Subject) -> bool:
     """Whether it stands in a wait that a thread beside, a handler or a child may end."""
-    locked = subject.process is not None and any(look.locked_alone for look in subject.process.samples)
+    locked = any(look.locked_alone for look in subject.process.samples)
     inside = subject.doing.kind in _IN_PROCESS or _exits(subject)
     return not _in_group(subject) and (inside or locked or _resolved(case, subject))
 
@@ -208,7 +206,7 @@ def _signal(case: Case, subject: Subject, process: Process) -> str:
     """
     if not _may_be_ended(case, subject):
         return ""
-    look = process.samples[-1]
+    look = process.last_look
     waits_for_it = in_condition(main_frames(look.threads))
     names = [name for name in look.handles if waits_for_it or name != "SIGTERM"]
     return f"its handler of {names[0]} may end it" if names else ""
@@ -216,7 +214,7 @@ def _signal(case: Case, subject: Subject, process: Process) -> str:
 
 def waits_for_itself(subject: Subject) -> bool:
     """Whether its only thread waits to be notified, for a limited time, and then does nothing but begin that anew."""
-    looks = subject.process.samples if subject.process is not None else ()
+    looks = subject.process.samples
     if len(looks) < 2 or not all(look.alone and look.timed for look in looks):
         return False
     stacks = [main_frames(look.threads) for look in looks]
@@ -244,13 +242,7 @@ def _child(case: Case, subject: Subject, process: Process) -> str:
     waiters, collects = case.graph.waiters({subject.key}), _in_subprocess(process)
     for each in case.live():
         its = each.process
-        if (
-            its is None
-            or its.host != process.host
-            or its.ppid != process.pid
-            or its.rank is not None
-            or each.key in waiters
-        ):
+        if its.host != process.host or its.ppid != process.pid or its.rank is not None or each.key in waiters:
             continue
         ends_alone = each.polls or each.doing.kind in _PENDING or woke(its) or (collects and not _has_stack(its))
         if ends_alone and not (each.blocked or failed(its)):
@@ -260,8 +252,7 @@ def _child(case: Case, subject: Subject, process: Process) -> str:
 
 def _in_subprocess(process: Process) -> bool:
     """Whether its main thread waits in `subprocess.run` or `Popen.communicate` for the output and end of a child."""
-    looks = process.samples[-1:]
-    return any(_SUBPROCESS.search(frame.file) for look in looks for frame in main_frames(look.threads))
+    return any(_SUBPROCESS.search(frame.file) for frame in main_frames(process.threads))
 
 
 def _has_stack(process: Process) -> bool:
@@ -271,12 +262,12 @@ def _has_stack(process: Process) -> bool:
 def _sharer(case: Case, subject: Subject, process: Process) -> str:
     """A parent, sibling or child that shares the lock, event or semaphore of multiprocessing for which it waits: one
     that moves, or waits for what ends by itself, may release or set it later."""
-    if not process.samples[-1].in_shared_lock:
+    if not process.last_look.in_shared_lock:
         return ""
     waiters = case.graph.waiters({subject.key})
     for each in case.live():
         its = each.process
-        if its is None or its.host != process.host or each.key == subject.key or each.key in waiters:
+        if its.host != process.host or each.key == subject.key or each.key in waiters:
             continue
         kin = its.pid == process.ppid or its.ppid in (process.pid, process.ppid)
         may_act = each.progress or each.doing.kind in _PENDING or woke(its)
@@ -304,9 +295,8 @@ def _outside(case: Case, subject: Subject, process: Process) -> str:
 def _fed_by_a_child(case: Case, process: Process) -> bool:
     """Whether a child waits until this process, which alone can, reads the pipe that it fills: so it does not end."""
     return any(
-        its.ppid == process.pid and its.host == process.host and its.reader == process.pid and fills(each)
+        (its := each.process).ppid == its.reader == process.pid and its.host == process.host and fills(each)
         for each in case.live()
-        if (its := each.process) is not None
     )
 
 
@@ -365,7 +355,7 @@ def _holder(case: Case, subject: Subject, process: Process) -> str:
 def _client(case: Case, subject: Subject, process: Process) -> str:
     """Whoever connects to a server, if those who wait for it wait for its end only: an idle server is not dead."""
     waits = [wait for wait in case.graph.waits if wait.target == subject.key]
-    innermost = main_frames(process.samples[-1].threads)[:SERVER_FRAMES]
+    innermost = main_frames(process.threads)[:SERVER_FRAMES]
     calls = {frame.function.rpartition(".")[2] for frame in innermost}
     idle = all(wait.layer == "process" for wait in waits) and not SERVER_CALLS.isdisjoint(calls)
     return "it waits for a connection of anybody" if idle else ""

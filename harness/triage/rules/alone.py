@@ -107,14 +107,14 @@ def _parent(case: Case, subject: Subject) -> Subject | None:
 
 def _place(subject: Subject) -> str:
     """Where it waits: in the user's code, or in whatever calls the lock, as the text of `python -c` does."""
-    frames = main_frames(subject.process.samples[-1].threads) if subject.process else ()
+    frames = main_frames(subject.process.threads)
     return subject.frame or (describe(frames[0]) if frames else "a lock")
 
 
 def _kept_itself(subject: Subject) -> str:
     """The lock that its main thread waits for inside a `with` of it, where its name means one object; empty without
     one."""
-    frames = main_frames(subject.process.samples[-1].threads) if subject.process else ()
+    frames = main_frames(subject.process.threads)
     since_fork = itertools.takewhile(lambda frame: not _LAUNCH.search(frame.file), frames)
     own = [frame for frame in since_fork if users(frame)]
     taken = source.sole_locks_taken(own[0]) if own else set()
@@ -138,7 +138,7 @@ def _for_items(subject: Subject) -> bool:
 
 
 def _notified(process: Process | None) -> bool:
-    return process is not None and in_condition(main_frames(process.samples[-1].threads))
+    return process is not None and in_condition(main_frames(process.threads))
 
 
 def _locked(subject: Subject) -> bool:
@@ -192,7 +192,7 @@ def _keepers(subject: Subject, waiting: Frame, lock: str, whose: str) -> list[st
 
 def _fork_place(subject: Subject) -> str:
     """The user's frame that started the process by multiprocessing; empty where its stack does not show it."""
-    frames = main_frames(subject.process.samples[-1].threads) if subject.process else ()
+    frames = main_frames(subject.process.threads)
     at = next((at for at, frame in enumerate(frames) if _LAUNCH.search(frame.file)), None)
     return user_frame(frames[at:]) if at is not None else ""
 

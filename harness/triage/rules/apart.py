@@ -97,7 +97,7 @@ def _where(places: Sequence[standing.Place]) -> str:
 
 def _waits(subject: Subject) -> bool:
     """Whether its main thread stands in one collective at both looks."""
-    looks = subject.process.samples if subject.process else ()
+    looks = subject.process.samples
     kinds = subject.doing.kind in BETWEEN_RANKS and subject.before.kind in BETWEEN_RANKS
     held = subject.pending or subject.progress or subject.blocked or subject.ended
     return kinds and not held and len(looks) > 1 and main_frames(looks[0].threads) == main_frames(looks[-1].threads)
@@ -112,15 +112,15 @@ def collectives_beside(subject: Subject) -> list[Thread]:
     return aside if _main_thread_in_collective(subject.process) else aside[1:]
 
 
-def _main_thread_in_collective(process: Process | None) -> bool:
-    threads = process.samples[-1].threads if process is not None and process.samples else ()
+def _main_thread_in_collective(process: Process) -> bool:
+    threads = process.threads
     main = main_frames(threads)
     return any(thread.frames == main and stacks.classify(thread).kind in BETWEEN_RANKS for thread in threads)
 
 
-def _side_threads(process: Process | None) -> list[Thread]:
+def _side_threads(process: Process) -> list[Thread]:
     """Threads of the user's code beside the main one, at the last look."""
-    threads = process.samples[-1].threads if process is not None and process.samples else ()
+    threads = process.threads
     main = main_frames(threads)
     return [thread for thread in threads if thread.frames != main and any(map(users, thread.frames))]
 
@@ -133,7 +133,7 @@ def _of_threads(case: Case, ranks: Sequence[Subject], places: Sequence[standing.
 
 def _doubts(case: Case, ranks: Sequence[Subject]) -> list[str]:
     """What keeps the places from proving that the job hangs, in words: who may still come, or what may still move."""
-    sizes = {subject.process.world_size for subject in ranks if subject.process}
+    sizes = {subject.process.world_size for subject in ranks}
     together = all(same_world(ranks[0].process, subject.process) for subject in ranks)
     size = next(iter(sizes)) if len(sizes) == 1 else None
     doubts = []
@@ -141,7 +141,7 @@ def _doubts(case: Case, ranks: Sequence[Subject]) -> list[str]:
         doubts.append("all ranks of one world: others may still come")
     if case.evidence.gpus:
         doubts.append("what the GPUs do: a kernel may still run on one of them")
-    quiet = [look.net_quiet_s for subject in ranks if subject.process for look in subject.process.samples]
+    quiet = [look.net_quiet_s for subject in ranks for look in subject.process.samples]
     if any(seconds is None or seconds < FRESH_S for seconds in quiet):
         doubts.append(f"for how long the ranks have stood still: at least {FRESH_S:.0f} s without data are needed")
     for subject in ranks:
@@ -170,19 +170,18 @@ def _ancestors(case: Case, ranks: Sequence[Subject]) -> set[str]:
     parents = {(each.host, each.pid): each for each in case.evidence.processes}
     above: set[str] = set()
     for subject in ranks:
-        process = subject.process
-        while process is not None and (process := parents.get((process.host, process.ppid))) is not None:
-            if process.key in above:
-                break
+        process = parents.get((subject.process.host, subject.process.ppid))
+        while process is not None and process.key not in above:
             above.add(process.key)
+            process = parents.get((process.host, process.ppid))
     return above
 
 
-def _computes(process: Process | None) -> bool:
+def _computes(process: Process) -> bool:
     """Whether any of its threads used a processor between the looks, such as a native thread of a backward pass."""
-    if process is None or (gap := process.samples[-1].at_s - process.samples[0].at_s) <= 0:
+    if not process.samples or (gap := process.last_look.at_s - process.samples[0].at_s) <= 0:
         return True
-    return (process.samples[-1].cpu_s - process.samples[0].cpu_s) / gap >= BUSY_CORES
+    return (process.last_look.cpu_s - process.samples[0].cpu_s) / gap >= BUSY_CORES
 
 
 def left_out(case: Case, places: Sequence[standing.Place]) -> Ruling | None:
@@ -215,9 +214,7 @@ def left_out(case: Case, places: Sequence[standing.Place]) -> Ruling | None:
 
 
 def _frames(place: standing.Place) -> tuple[Frame, ...]:
-    process = place.subjects[0].process
-    assert process is not None
-    return tuple(frame for frame in main_frames(process.samples[-1].threads) if users(frame))
+    return tuple(frame for frame in main_frames(place.subjects[0].process.threads) if users(frame))
 
 
 def _function(place: standing.Place) -> str:

@@ -176,7 +176,7 @@ def _condition(subject: Subject) -> str:
 
 
 def _main_frames(subject: Subject) -> tuple[Frame, ...]:
-    threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
+    threads = subject.process.threads
     main = [thread for thread in threads if thread.main or thread.name == "MainThread"]
     return (main or list(threads))[0].frames if threads else ()
 
@@ -228,13 +228,13 @@ def conditional(case: Case) -> Ruling | None:
 
 def _elsewhere(case: Case, subject: Subject) -> list[Subject]:
     """Without any recorder: all other ranks of its world, if the stack of each shows another collective; else none."""
-    if any(group.ranks for group in case.groups) or subject.rank is None or subject.process is None:
+    if any(group.ranks for group in case.groups) or subject.rank is None or not subject.has_process:
         return []
     world = subject.process.world_size
     peers = [
         peer
         for peer in case.live()
-        if peer is not subject and peer.rank is not None and peer.process and peer.process.world_size == world
+        if peer is not subject and peer.rank is not None and peer.process.world_size == world
     ]
     apart = [peer for peer in peers if peer.doing.kind == "collective" and peer.doing.op != subject.doing.op]
     return apart if len(apart) == len(peers) else []
@@ -296,9 +296,10 @@ def _out_of_step(case: Case, waits: list[Wait]) -> Ruling | None:
     pairs = {(places.get(wait.target, ()), places.get(wait.waiter, ())): wait for wait in waits}
     for (target_place, goes), wait in pairs.items():
         line = _behind(target_place, goes)
-        its = case.subject(wait.target).process
-        size = its.world_size if its else case.comparison.world_size if case.comparison else None
-        world = {key: case.subject(key).rank for key in places if same_world(case.subject(key).process, its)}
+        missed = case.subject(wait.target)
+        recorded_size = case.comparison.world_size if case.comparison else None
+        size = missed.process.world_size if missed.has_process else recorded_size
+        world = {key: case.subject(key).rank for key in places if same_world(case.subject(key).process, missed.process)}
         if not line or len(set(world.values())) != size or not all(places[key] for key in world):
             continue
         past = [key for key in world if _behind(places[key], goes) == line]
@@ -394,7 +395,7 @@ def wedged(case: Case) -> Ruling | None:
         assert first is not None
         them = "both" if len(members) == 2 else f"all {len(members)}"
         place = f"{first.op} #{first.seq} of {title(group)}"
-        hosts = sorted({subject.process.host for subject in subjects if subject.process})
+        hosts = sorted({subject.process.host for subject in subjects if subject.has_process})
         fabric = "fabric" if len(hosts) < 2 else network(hosts)
         blamed, evidence_lines = f"the {fabric} or a device", tuple[str, ...]()
         steps = (

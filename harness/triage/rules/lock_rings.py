@@ -54,24 +54,22 @@ def ring(case: Case) -> Ruling | None:
 
 def _main_waits(subject: Subject, frames: Sequence[Frame]) -> bool:
     """Whether the main thread is in the ring, or waits without a limit for a thread. A server's waits for requests."""
-    looks = subject.process.samples if subject.process is not None else ()
-    if any(frame in frames for look in looks[-1:] for frame in main_frames(look.threads)):
+    if any(frame in frames for frame in main_frames(subject.process.threads)):
         return True
-    return subject.doing.kind in ("lock", "join") and not any(look.timed for look in looks)
+    return subject.doing.kind in ("lock", "join") and not any(look.timed for look in subject.process.samples)
 
 
-def proven(process: Process | None) -> tuple[Frame, ...]:
+def proven(process: Process) -> tuple[Frame, ...]:
     """The frames at which threads of a process wait for each other's locks at every look; empty without such a ring, or
     where another thread that may go on runs code of the user's."""
-    looks = process.samples if process is not None else ()
-    rings = [_ring(look.threads) for look in looks]
-    if process is None or len(rings) < 2 or not rings[0]:
+    rings = [_ring(look.threads) for look in process.samples]
+    if len(rings) < 2 or not rings[0]:
         return ()
     places = [{(each.thread.tid, each.frame) for each in its} for its in rings]
     if any(its != places[0] for its in places) or any(spent_s(process, each.thread) for each in rings[-1]):
         return ()
     locks = {each.lock for each in rings[-1]}
-    others = [thread for thread in looks[-1].threads if thread not in [each.thread for each in rings[-1]]]
+    others = [thread for thread in process.threads if thread not in [each.thread for each in rings[-1]]]
     behind = {each.thread for each in _waits(others) if each.lock in locks}
     apart = [thread for thread in others if thread not in behind and not (thread.main or thread.name == "MainThread")]
     if any(users(frame) for thread in apart for frame in thread.frames):

@@ -85,7 +85,7 @@ def _ring(case: Case) -> list[FileLock]:
 def _stands(case: Case, lock: FileLock) -> bool:
     """Whether the holder of a lock waits for another one in the kernel, and nothing in it goes on beside."""
     holder = _holder(case, lock)
-    if holder is None or holder.process is None:  # of another job, which was looked at for as long
+    if holder is None:  # of another job, which was looked at for as long
         return lock.idle
     looks = holder.process.samples
     in_lock = len(looks) > 1 and all(IN_LOCK.search(look.wchan) for look in looks)
@@ -179,22 +179,20 @@ def _of_holder(case: Case, lock: FileLock, holder: Subject | None) -> tuple[str,
 def in_the_kernel(case: Case, subject: Subject) -> bool:
     """Whether a process stands in the kernel for the lock of a file, which `unreleased` tells with its holder."""
     process = subject.process
-    return process is not None and any(
-        process.pid in lock.waiters for lock in case.evidence.locks if lock.host == process.host
-    )
+    return any(process.pid in lock.waiters for lock in case.evidence.locks if lock.host == process.host)
 
 
 def _awaited(case: Case) -> list[tuple[FileLock, list[Subject]]]:
     """Locks, each with the processes that wait for it and do not advance."""
-    resting = [subject for subject in case.live() if subject.process and not subject.progress]
+    resting = [subject for subject in case.live() if not subject.progress]
     pollers = [subject for subject in resting if tries_to_lock(subject)]
     tried = [lock for lock in case.evidence.locks if lock.tries >= TRIES]
     pairs = []
     for lock in case.evidence.locks:
-        waiters = [each for each in resting if each.process and each.process.host == lock.host
+        waiters = [each for each in resting if each.process.host == lock.host
                    and each.process.pid in lock.waiters]  # fmt: skip
         if tried == [lock]:  # of several nothing says who tries which
-            waiters += [each for each in pollers if each.process and each.process.host == lock.host
+            waiters += [each for each in pollers if each.process.host == lock.host
                         and each.process.pid != lock.pid]  # fmt: skip
         if waiters:
             pairs.append((lock, waiters))

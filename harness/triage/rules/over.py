@@ -40,7 +40,7 @@ def over(case: Case) -> Ruling | None:
     without a record, because nothing tells whether the run stood still before.
     """
     processes = case.evidence.processes
-    dumps = any(node.process is None for node in case.graph.subjects.values())  # some rank is known only by its dump
+    dumps = any(not node.has_process for node in case.graph.subjects.values())  # some rank is known only by its dump
     if not processes or dumps or not all(map(_over, processes)):
         return None
     kills = {f"{peak.host}:{peak.pid}": f"was killed by the kernel for memory at {_size(peak)}"
@@ -156,7 +156,7 @@ def _answers_signal(case: Case, key: str) -> bool:
     """Whether a process ended after the user or a scheduler had asked the watch to end its command. The last heartbeat
     of one that left no last word is up to two periods older than its end."""
     ended_by, process = case.evidence.ended_by, case.subject(key).process
-    if ended_by is None or process is None:
+    if ended_by is None:
         return False
     age_s = _dated_end_s(process)
     return age_s is None or ended_by.age_s is None or age_s < ended_by.age_s + SILENCE_S
@@ -166,7 +166,7 @@ def _on_request(case: Case, answers: list[str]) -> Ruling:
     """INSUFFICIENT: whoever ended badly answered the signal of a user or a scheduler. Where they stood is told."""
     words = case.evidence.ended_by.words if case.evidence.ended_by else "a signal"
     subjects = [subject for key in answers if not (subject := case.subject(key)).launcher]
-    beats = {subject.key: subject.process.beat for subject in subjects if subject.process}
+    beats = {subject.key: subject.process.beat for subject in subjects}
     stood = [f"{case.names([key])} stood at {describe(beat.raised_at)}"
              for key, beat in beats.items() if beat is not None and beat.raised_at]  # fmt: skip
     return Ruling(
@@ -260,7 +260,7 @@ def _end_age_s(process: Process) -> float:
 def _end_text(case: Case, keys: Sequence[str], how: str) -> tuple[str, str]:
     """How processes ended, for the headline and with their pids."""
     how = how if len(keys) == 1 else how.replace("was", "were", 1)
-    processes = [process for key in keys[:MAX_AFTER] if (process := case.subject(key).process) is not None]
+    processes = [case.subject(key).process for key in keys[:MAX_AFTER]]
     pids = ", ".join(f"pid {process.pid} on {process.host}" for process in processes if process.pid)
     names = case.names(keys)
     return f"{names} {brief(how, 5) if len(keys) > 1 else brief(how)}", f"{names}{f' ({pids})' if pids else ''} {how}"

@@ -72,7 +72,7 @@ def one_look(case: Case) -> Ruling | None:
 
 def _awaits_children(subject: Subject) -> bool:
     """Whether it waits for processes that it started, by their end or by their first word."""
-    threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
+    threads = subject.process.threads
     functions = {frame.function for thread in threads if thread.main for frame in thread.frames}
     return subject.doing.kind == "join" or (subject.rank is None and bool(functions & STARTERS))
 
@@ -86,17 +86,12 @@ def _alone(places: Sequence[standing.Place], size: int) -> list[standing.Place]:
 def in_kernel(case: Case) -> Ruling | None:
     """INSUFFICIENT: only stacks of the kernel were pasted. They say what each process waited for at one moment."""
     processes = [process for process in case.evidence.processes if process.samples]
-    asleep = [process for process in processes if process.samples[-1].wchan]
-    if (
-        case.evidence.source != PASTED
-        or case.groups
-        or not asleep
-        or any(each.samples[-1].threads for each in processes)
-    ):
+    asleep = [process for process in processes if process.last_look.wchan]
+    if case.evidence.source != PASTED or case.groups or not asleep or any(each.last_look.threads for each in processes):
         return None
     lines = []
     for process in asleep[: standing.MAX_LINES]:
-        function = process.samples[-1].wchan
+        function = process.last_look.wchan
         awaited = wchan.words(function)
         lines.append(
             f"process {process.pid} was in {function} of the kernel{f': it waits for {awaited}' if awaited else ''}"
@@ -106,7 +101,7 @@ def in_kernel(case: Case) -> Ruling | None:
         lines[0],
         evidence=tuple(lines[1:]),
         missing=("a second look: whether it stays there", "the Python stacks of these processes"),
-        place=f"{asleep[0].samples[-1].wchan} of the kernel",
+        place=f"{asleep[0].last_look.wchan} of the kernel",
         next=(
             f"cat /proc/{asleep[0].pid}/stack; grep State /proc/{asleep[0].pid}/status   # again: D is a wait that no "
             "signal ends",
@@ -217,7 +212,7 @@ def _threads_at_work(case: Case) -> list[str]:
     """Where side threads stand whose main thread only waits for one of them: a forward pass in a thread, say."""
     lines = []
     for subject in _looked(case):
-        threads = subject.process.samples[-1].threads if subject.process else ()
+        threads = subject.process.threads
         if subject.doing.kind not in ("lock", "queue", "user", "join"):
             continue
         for thread in threads:
@@ -349,7 +344,7 @@ def without_dump(case: Case) -> Ruling | None:
     if case.evidence.source != PASTED or not case.comparison:
         return None
     recorded = set(case.comparison.ranks)
-    ends = [end for end in case.sinks() if end.process and end.process.samples and end.rank not in recorded
+    ends = [end for end in case.sinks() if end.process.samples and end.rank not in recorded
             and end.doing.frame and not end.stuck]  # fmt: skip
     waiters = [case.subject(key) for key in case.graph.waiters({end.key for end in ends})]
     if not ends or not any(waiter.pending is not None for waiter in waiters):
@@ -463,7 +458,7 @@ def _first_failure(firsts: list[LogError], then: str, evidence: Iterable[str], m
 
 def _looked(case: Case) -> list[Subject]:
     """Processes of which a stack was pasted."""
-    return [subject for subject in case.live() if subject.process and subject.process.samples]
+    return [subject for subject in case.live() if subject.process.samples]
 
 
 def _ending(case: Case) -> list[LogError]:
@@ -522,7 +517,7 @@ def _twice(case: Case) -> int | None:
     """A rank that two processes of one program claim; None without one."""
     claims: dict[tuple[int, str], int] = {}
     for subject in _looked(case):
-        if subject.rank is not None and subject.process is not None:
+        if subject.rank is not None:
             claim = subject.rank, subject.role
             claims[claim] = claims.get(claim, 0) + 1
     return min((rank for (rank, _), count in claims.items() if count > 1), default=None)
@@ -535,7 +530,7 @@ def _all_pasted(case: Case) -> bool:
 
 
 def _threads(case: Case) -> list[Thread]:
-    return [thread for subject in _looked(case) if subject.process for thread in subject.process.samples[-1].threads]
+    return [thread for subject in _looked(case) for thread in subject.process.threads]
 
 
 def _missing(case: Case) -> list[str]:

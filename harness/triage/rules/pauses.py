@@ -28,7 +28,7 @@ def debugger(case: Case) -> Ruling | None:
     """HEALTHY: a process sits at a breakpoint, so whoever waits for it waits for a person. A helper in a debugger
     for which nobody waits explains nothing."""
     for subject in case.live():
-        beat = subject.process.beat if subject.process else None
+        beat = subject.process.beat
         if not (subject.doing.within("debugger") or (beat is not None and beat.breakpoint)):
             continue
         waiters = [waiter for waiter in case.graph.stuck() if waiter.key != subject.key]
@@ -55,7 +55,7 @@ def flowing(case: Case) -> Ruling | None:
     ):
         return None
     # A process of another host has no samples of ours, and another clock.
-    looked = [subject.process for subject in stuck if subject.process is not None and subject.process.samples]
+    looked = [subject.process for subject in stuck if subject.process.samples]
     beats = [process.beat for process in looked if process.beat is not None]
     if len(beats) < len(stuck) or any(beat.progress_age_s >= MOMENT_S for beat in beats):
         return None
@@ -109,7 +109,7 @@ def slow_because(case: Case, keys: Sequence[str]) -> Ruling:
         evidence=((f"{_count(waiting)}, {max(waited_s, case.evidence.stall_s):.0f} s by now",) if waiting else ())
         + progress_lines,
         next=(
-            f"see where its time goes: py-spy top --pid {first.process.pid}" if first.process else "",
+            f"see where its time goes: py-spy top --pid {first.process.pid}" if first.has_process else "",
             "look again later: the process that is slow stays the same",
         ),
     )
@@ -117,13 +117,12 @@ def slow_because(case: Case, keys: Sequence[str]) -> Ruling:
 
 def _ends(subject: Subject) -> bool:
     """Whether the program of a process is over by its last word, and only its interpreter is not."""
-    return subject.process is not None and subject.process.beat is not None and subject.process.beat.ended
+    return subject.process.beat is not None and subject.process.beat.ended
 
 
 def _takes_requests(subject: Subject) -> bool:
     """Whether its main thread only waits for the next request: whatever it does, its other threads do it."""
-    looks = subject.process.samples[-1:] if subject.process else ()
-    return subject.doing.within(*SERVING) or any("csk_accept" in look.wchan for look in looks)
+    return subject.doing.within(*SERVING) or "csk_accept" in subject.process.last_look.wchan
 
 
 def _count(waiting: int) -> str:
@@ -135,7 +134,7 @@ def _waited_s(case: Case, keys: Collection[str]) -> float:
     waits = [wait for wait in case.graph.waits if wait.target in keys]
     ages = [wait.since_s for wait in waits if wait.since_s is not None]
     processes = [case.subject(wait.waiter).process for wait in waits]
-    ages += [process.beat.progress_age_s for process in processes if process is not None and process.beat is not None]
+    ages += [process.beat.progress_age_s for process in processes if process.beat is not None]
     return max(ages, default=0.0)
 
 
@@ -151,7 +150,7 @@ def fresh(case: Case) -> Ruling | None:
         for waiter in case.graph.stuck()
         if waiter.doing.kind == "collective" and waiter.pending is None and not waiter.progress
     ]
-    processes = [waiter.process for waiter in waiting if waiter.process is not None]
+    processes = [waiter.process for waiter in waiting]
     if (
         case.evidence.stall_s
         or case.evidence.threshold_s
@@ -180,7 +179,7 @@ def healthy(case: Case) -> Ruling | None:
     stuck = case.graph.stuck()
     resting = [waiter for waiter in stuck if not waiter.progress]
     live = case.live()
-    looked = [subject for subject in live if subject.process and (subject.process.samples or subject.process.beat)]
+    looked = [subject for subject in live if subject.process.samples or subject.process.beat]
     recorded = [group for group in case.groups if group.ranks]
     if resting or not (looked or recorded):
         return None
@@ -242,7 +241,7 @@ def _partly_seen(case: Case, holes: Collection[str]) -> Ruling:
     """INSUFFICIENT: nothing that was seen is pending, and not everything was seen. Processes that poll are named with
     what they look for."""
     stand, open_pollers = unnamed(case), open_polls(case)
-    if stand and not open_pollers and all(subject.process and subject.process.readers for subject in stand):
+    if stand and not open_pollers and all(subject.process.readers for subject in stand):
         return pipes.unread(case, stand)
     if open_pollers and not stand:
         ruling = polling(case, open_pollers)
@@ -253,7 +252,7 @@ def _partly_seen(case: Case, holes: Collection[str]) -> Ruling:
             missing=(*ruling.missing, *others),
             next=(*ruling.next, case.attach(), _NEXT_RUN),
         )
-    pids = [subject.process.pid for subject in stand if subject.process]
+    pids = [subject.process.pid for subject in stand]
     return Ruling(
         "INSUFFICIENT",
         for_whom(case, stand) if stand else "nothing that was seen is pending, but not everything was seen",

@@ -115,7 +115,7 @@ def _statuses(case: Case) -> list[Status]:
 
 def _subject(case: Case, member: Member) -> Subject | None:
     """The process of a rank, if its pid is that of a single process; RAS knows its host by an address only."""
-    subjects = [subject for subject in case.live() if subject.process and subject.process.pid == member.pid]
+    subjects = [subject for subject in case.live() if subject.process.pid == member.pid]
     return subjects[0] if len(subjects) == 1 else None
 
 

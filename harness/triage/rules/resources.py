@@ -72,7 +72,7 @@ def unmet(case: Case) -> Ruling | None:
 
 def _requests(case: Case) -> list[Request]:
     """The requests that no node has taken for some time and that a process waits for in ray.get."""
-    by_pid = {(each.process.host, each.process.pid): each for each in case.live() if each.process}
+    by_pid = {(each.process.host, each.process.pid): each for each in case.live()}
     waiting = {each.key for each in case.live() if _waits(each)}
     requests = []
     for task in case.evidence.ray_tasks:
@@ -106,7 +106,7 @@ def _nobody_moves(case: Case, requests: list[Request]) -> bool:
     waiting = callers | set(case.graph.waiters(callers))
     running = {(task.host, task.pid) for task in evidence.ray_tasks if task.state == "RUNNING"}
     living = running | {(actor.host, actor.pid) for actor in evidence.ray_actors if actor.state == "ALIVE"}
-    looked = {(each.process.host, each.process.pid) for each in case.live() if each.process and each.process.samples}
+    looked = {(each.process.host, each.process.pid) for each in case.live() if each.process.samples}
     if not living <= looked:
         return False
     return all(
@@ -116,17 +116,16 @@ def _nobody_moves(case: Case, requests: list[Request]) -> bool:
 
 
 def _idle(subject: Subject, running: set[tuple[str, int]]) -> bool:
-    process = subject.process
-    return subject.doing.idle and process is not None and (process.host, process.pid) not in running
+    return subject.doing.idle and (subject.process.host, subject.process.pid) not in running
 
 
 def _acts_beside(subject: Subject) -> bool:
     """Whether something in the process may still free a resource: a thread with user code, or a ray.wait that may have
     a time limit."""
-    looks = subject.process.samples[-1:] if subject.process else ()
-    if any(users(frame) for look in looks for thread in look.threads if not thread.main for frame in thread.frames):
+    threads = subject.process.threads
+    if any(users(frame) for thread in threads if not thread.main for frame in thread.frames):
         return True
-    inner = [frame for look in looks for frame in main_frames(look.threads) if _WORKER.search(frame.file)]
+    inner = [frame for frame in main_frames(threads) if _WORKER.search(frame.file)]
     return any(plain(frame.function) == "wait" for frame in inner)
 
 
@@ -190,7 +189,7 @@ def _holders(case: Case, lacking: Mapping[str, float]) -> list[Holder]:
 
 def _described(case: Case, holder: Holder) -> str:
     subject = case.graph.subjects.get(holder.key)
-    state = f": {subject.state()}" if subject is not None and subject.process else ""
+    state = f": {subject.state()}" if subject is not None else ""
     return f"{holder.label}{f' ({holder.key})' if holder.key else ''} holds {amounts(holder.amounts)}{state}"
 
 

@@ -49,7 +49,7 @@ class Place:
         if len(numbers) == size:
             return f"{size} ranks"
         process = self.subjects[0].process
-        if size == 1 and process is not None:
+        if size == 1 and self.subjects[0].has_process:
             return f"pid {process.pid}" if process.pid else f"a process of {''.join(process.host.split())}"
         return f"{size} processes"
 
@@ -61,7 +61,7 @@ def places_of(subjects: Iterable[Subject]) -> list[Place]:
     """
     grouped: dict[tuple[str, tuple[str, ...]], list[Subject]] = {}
     for subject in subjects:
-        threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
+        threads = subject.process.threads
         doings = [(thread, classify(thread)) for thread in threads]
         main = next((thread for thread, doing in doings if doing == subject.doing), None)
         words = _words(subject, main, doings)
@@ -124,7 +124,7 @@ def side_threads(subject: Subject) -> list[str]:
     Only of a process whose main thread may wait for one as well. A lock of C has no frame of its own, so a thread that
     is not on a processor in a line of the user's code may wait for one.
     """
-    threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
+    threads = subject.process.threads
     mains = [classify(thread) for thread in threads if thread.main]
     if not mains or not _may_wait_for_a_lock(mains[0]):
         return []

@@ -68,7 +68,7 @@ def unfilled(case: Case) -> Ruling | None:
     for subject in case.suspects():
         tasks, process = Awaiting.of(subject.process), subject.process
         main = tasks.main
-        if process is None or main is None or tasks.open() or not _alone(case, process, tasks):
+        if main is None or tasks.open() or not _alone(case, process, tasks):
             continue
         lost = [died for loop in tasks.loops for died in loop.lost]
         if main.awaits != "event" or lost or subject.key in case.awaited():
@@ -94,7 +94,7 @@ def owed(case: Case) -> Ruling | None:
             continue
         tasks, process = Awaiting.of(subject.process), subject.process
         pairs = tasks.owed()
-        if process is None or not pairs or process.peers or threads_beside(process):
+        if not pairs or process.peers or threads_beside(process):
             continue
         if any(task.awaits != "connections" for task in tasks.open()) or any(loop.left_out for loop in tasks.loops):
             continue
@@ -128,7 +128,7 @@ def _alone(case: Case, process: Process, tasks: Awaiting) -> bool:
     if any(task.awaits not in WITHIN for task in tasks.tasks):
         return False
     return not any((subject.process.host, subject.process.ppid) == (process.host, process.pid)
-                   for subject in case.live() if subject.process)  # fmt: skip
+                   for subject in case.live())  # fmt: skip
 
 
 def _calls(loop: EventLoop) -> bool:
@@ -139,11 +139,10 @@ def _calls(loop: EventLoop) -> bool:
     return loop.ready > 0 or any(not call.file or users(call) or _OBJECTS.search(call.file) for call in calls)
 
 
-def threads_beside(process: Process | None) -> bool:
+def threads_beside(process: Process) -> bool:
     """Whether a thread beside the main one may end the wait of a task. A library's may as well, by a callback of the
     user's that is in no stack yet; a worker of a pool that waits for its next call may not."""
-    threads = process.samples[-1].threads if process is not None and process.samples else ()
-    return any(not (thread.main or ours(thread) or _rests(thread)) for thread in threads)
+    return any(not (thread.main or ours(thread) or _rests(thread)) for thread in process.threads)
 
 
 def _rests(thread: Thread) -> bool:

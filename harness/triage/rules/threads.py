@@ -56,7 +56,7 @@ def with_lost_threads(case: Case, ruling: Ruling) -> Ruling:
 
 def _lost(case: Case) -> list[tuple[Subject, str, LostThread | LostTask]]:
     """Threads and tasks that ended with an error while their process went on, the first of them first."""
-    processes = [(subject, subject.process) for subject in case.live() if subject.process]
+    processes = [(subject, subject.process) for subject in case.live()]
     lost: list[tuple[Subject, str, LostThread | LostTask]] = [
         (subject, "thread", thread) for subject, process in processes for thread in process.lost_threads
     ]  # fmt: skip
@@ -96,22 +96,22 @@ def may_bring(case: Case, waiter: Subject) -> list[str]:
     """Where the threads and children of a process stand that waits for a lock or an item of a queue: one of them may
     bring it."""
     process = waiter.process
-    if process is None or not process.samples or waiter.doing.kind not in ("lock", "queue"):
+    if waiter.doing.kind not in ("lock", "queue"):
         return []
-    threads = process.samples[-1].threads
+    threads = process.threads
     main = main_frames(threads)
     beside = [thread for thread in threads if thread.frames != main and any(map(users, thread.frames))]
-    below = [each for each in case.live() if each.process and each.process.host == process.host
+    below = [each for each in case.live() if each.process.host == process.host
              and each.process.ppid == process.pid and each.doing.frame]  # fmt: skip
     lines = [f"its {name(thread)} stands at {user_frame(thread.frames)}" for thread in beside]
     lines += [f"its child {child.label}: {child.state()}" for child in below]
     return lines[:MAX_THREADS]
 
 
-def inside(process: Process | None) -> str:
+def inside(process: Process) -> str:
     """For which of its own threads a process waits, as the verb of a sentence; empty if its main thread waits for
     none."""
-    threads = process.samples[-1].threads if process is not None and process.samples else ()
+    threads = process.threads
     frames = main_frames(threads)
     main = next((thread for thread in threads if thread.frames is frames), None)
     beside = [thread for thread in threads if thread is not main]
@@ -157,7 +157,7 @@ def serving(process: Process, caller: Doing) -> tuple[str, str]:
     if not servers:
         return "", ""
     waiting = next(frame for frame in servers[0].frames if users(frame))
-    return _where(servers), _lock(process.samples[-1].threads, waiting)
+    return _where(servers), _lock(process.threads, waiting)
 
 
 def _calls(thread: Thread, caller: Doing) -> bool:
@@ -165,10 +165,10 @@ def _calls(thread: Thread, caller: Doing) -> bool:
     return (its.kind, its.frame) == (caller.kind, caller.frame)
 
 
-def crossed(process: Process | None) -> list[str]:
+def crossed(process: Process) -> list[str]:
     """Where threads of a process wait for each other's locks, by the text; empty if none do, or one of them gives
     up."""
-    threads = process.samples[-1].threads if process is not None and process.samples else ()
+    threads = process.threads
     for thread in threads:
         waiting = next((frame for frame in thread.frames if users(frame)), None)
         visited, _, at = _kept(threads, waiting)

@@ -32,7 +32,6 @@ def locked(case: Case) -> Ruling | None:
     if not stuck:
         return None
     first = stuck[0]
-    assert first.process is not None
     ring = crossed(first.process)
     at = " and ".join(place.partition(" in ")[0] for place in ring[:MOST_NAMED])
     whose = "its" if len(stuck) == 1 else "their"
@@ -74,22 +73,21 @@ def idle(case: Case) -> Ruling | None:
 
 def _stands(subject: Subject) -> bool:
     """Whether none of its threads can go on, at both looks."""
-    looks = subject.process.samples if subject.process is not None else ()
+    looks = subject.process.samples
     return len(looks) > 1 and all(look.locked_together for look in looks) and bool(looks[-1].threads)
 
 
 def _keeps_alive(subject: Subject) -> bool:
     """Whether its main thread waits for an event, as programs do until a signal ends them, and no thread for a lock
     that somebody keeps."""
-    assert subject.process is not None
-    frames = main_frames(subject.process.samples[-1].threads)
+    frames = main_frames(subject.process.threads)
     event = in_condition(frames) and any(in_condition((outer,)) for outer in frames[1:2])
     return event and not any(_lock(thread) for thread in _own(subject.process))
 
 
 def _place(subject: Subject) -> str:
     """Where a thread waits for something else than the end of a thread; else where the main thread does."""
-    waits = [thread for thread in _own(subject.process) if not _joins(thread)] if subject.process else []
+    waits = [thread for thread in _own(subject.process) if not _joins(thread)]
     return next(filter(None, (user_frame(thread.frames) for thread in waits)), subject.frame)
 
 
@@ -99,7 +97,7 @@ def _joins(thread: Thread) -> bool:
 
 def _own(process: Process) -> list[Thread]:
     """Its threads at the last look, without those of our probe."""
-    return [thread for thread in process.samples[-1].threads if not ours(thread)]
+    return [thread for thread in process.threads if not ours(thread)]
 
 
 def _inner(thread: Thread) -> Frame | None:
@@ -121,7 +119,6 @@ def _lock(thread: Thread) -> str:
 
 
 def _why(subject: Subject) -> str:
-    assert subject.process is not None
     waits = [_wait(thread) for thread in _own(subject.process) if any(map(users, thread.frames))]
     more = f", and {len(waits) - MAX_THREADS} more" if len(waits) > MAX_THREADS else ""
     whole = "every thread of it waits for another one, so that none can go on"
