@@ -15,6 +15,7 @@ from harness.triage.graph.shape import components
 from harness.triage.places import plain, users
 from harness.triage.stacks import awaits, describe
 from probes.event_loops import MOST_LISTED, MOST_LOOPS
+from reports.text import agreeing
 
 MAX_LINES = 4  # tasks of one process that are told
 WITHIN = frozenset({"lock", "condition", "event", "semaphore", "barrier", "queue.get", "queue.put", "queue.join",
@@ -127,10 +128,10 @@ def words(task: Task) -> str:
     """What a task awaits, and where: "task Task-7 (update) awaits an Event at server.py:41 in acquire"."""
     outer = next((plain(frame.function) for frame in reversed(task.frames) if users(frame)), "")
     at = f" at {where}" if (where := place(task)) else ""
-    several = len(task.ids)
-    who = f"task {task.name}" if several < 2 else f"{several} tasks"
+    count = len(task.ids) or 1
+    who = f"task {task.name}" if count == 1 else f"{count} tasks"
     named = f" ({outer})" if outer and outer != task.name else ""
-    return f"{who}{named} await{'s' if several < 2 else ''} {_what(task)}{at}"
+    return f"{who}{named} {agreeing(count, 'awaits', 'await')} {_what(task)}{at}"
 
 
 def headline(task: Task) -> str:

@@ -17,6 +17,7 @@ from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, YOUNG_S, Case, Live, Native, Ruling, Watching, brief
 from harness.triage.stacks import AT_EXIT, EVENT_LOOP, user_frame
 from reports.sections.triage import ranks
+from reports.text import agreeing
 
 MAX_DESCRIBED = 8  # processes whose state a verdict gives
 MAX_BELOW = 2  # places of children in a headline that names their parent too
@@ -260,15 +261,16 @@ def _for_programs(case: Case, blind: list[Subject]) -> Ruling | None:
 def _not_looked_at(case: Case, blind: list[Subject], stuck: list[Subject]) -> Ruling:
     numbers = [subject.rank for subject in blind if subject.rank is not None]
     if numbers:
-        what, names = "no recorder data from rank", ranks(numbers)
-        plural = "s" if len(numbers) > 1 else ""
+        what = "no recorder data from rank"
+        of_whom = f"{agreeing(len(numbers), what, f'{what}s')} {ranks(numbers)}"
     else:
-        what, names, plural = "neither stack nor recorder of", case.names(subject.key for subject in blind), ""
+        what = "neither stack nor recorder of"
+        of_whom = f"{what} {case.names(subject.key for subject in blind)}"
     processes_seen = any(process.samples for process in case.evidence.processes)
     again = "once more, on every host, and then all directories together" if processes_seen else "with its file in it"
     return Ruling(
         "INSUFFICIENT",
-        f"{what}{plural} {names}, for which {f'{stuck[0].label} waits' if len(stuck) == 1 else 'the others wait'}",
+        f"{of_whom}, for which {f'{stuck[0].label} waits' if len(stuck) == 1 else 'the others wait'}",
         missing=tuple(f"{what} {subject.rank if subject.rank is not None else subject.label}" for subject in blind),
         place=case.waited_in(subject.key for subject in blind),
         next=(
@@ -312,9 +314,9 @@ def _waiting(case: Case, waiters: list[Subject], siblings: list[Subject], childr
         return standing.headline(standing.places_of([*waiters, *siblings]))
     if not children:
         return threads.for_whom(case, waiters)
-    names, several = case.names(waiter.key for waiter in waiters), len(waiters) > 1
+    wait = agreeing(len(waiters), "waits for its", "wait for their")
     below = standing.headline(standing.places_of(children), MAX_BELOW)
-    return f"{names} {'wait for their' if several else 'waits for its'} children, which wait: {below}"
+    return f"{case.names(waiter.key for waiter in waiters)} {wait} children, which wait: {below}"
 
 
 def _joined(case: Case, waiters: list[Subject]) -> list[Subject]:
@@ -487,17 +489,17 @@ def _child(process: Process, parent: Process) -> bool:
 
 def _briefly(case: Case, ends: list[Subject]) -> str:
     """What all of `ends` do, in few words, taken from the first."""
-    first, several = ends[0], len(ends) > 1
+    first, count = ends[0], len(ends)
     if error := local_error(first.process):
         return f"failed and stayed: {brief(error)}"
     if _sleeps(first) and not any(failed(end.process) for end in ends):
         place = first.frame.partition(" in ")[0]
-        return f"{'sleep' if several else 'sleeps'} at {place}"
+        return f"{agreeing(count, 'sleeps', 'sleep')} at {place}"
     if not any(wait.target == first.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
-        return "do not answer" if several else "does not answer"
+        return agreeing(count, "does not answer", "do not answer")
     if first.doing.kind == "unknown":  # only its recorder is known
-        return f"{'have' if several else 'has'} enqueued nothing more"
-    return f"{'are' if several else 'is'} outside any collective"
+        return f"{agreeing(count, 'has', 'have')} enqueued nothing more"
+    return f"{agreeing(count, 'is', 'are')} outside any collective"
 
 
 def _sleeps(subject: Subject) -> bool:

@@ -23,6 +23,7 @@ from harness.triage.rules.outsiders import foreign
 from harness.triage.rules.pauses import FRESH_S
 from harness.triage.rules.ruling import Case, Live, Ruling, Watching
 from harness.triage.source import Loop
+from reports.text import agreeing
 
 MAX_DOUBTS = 8  # that a verdict names, as other rules do with processes
 _RESTS = ("join", "queue")  # other processes of the job that can come to no collective: parents, workers of a loader
@@ -198,7 +199,7 @@ def left_out(case: Case, places: Sequence[standing.Place]) -> Ruling | None:
         subject.key: f"{how} {most.words}, where {most.who} wait, and is in {odd.words}{_gates_text(most, 'which is ')}"
         for subject in odd.subjects
     }
-    waits = "wait" if len(most.subjects) > 1 else "waits"
+    waits = agreeing(len(most.subjects), "waits", "wait")
     return Ruling(
         "HUNG",
         f"{odd.who} left out {most.words}, where {most.who} {waits}: now at {odd.words}",

@@ -15,6 +15,7 @@ from harness.triage.rules.pauses import slow_because
 from harness.triage.rules.pipes import runs_beside
 from harness.triage.rules.polls import tries_to_lock
 from harness.triage.rules.ruling import MOST_NAMED, Case, Live, Ruling, brief
+from reports.text import agreeing
 
 TRIES = 2  # somebody else may open a file once while it is looked at
 # CPU seconds of a process that never did much. Python starts in 0.02 s, and an import of numpy or requests takes 0.11 s
@@ -111,8 +112,8 @@ def worked(case: Case) -> Ruling | None:
         if holder is None and lock.works:
             return Ruling(
                 "SLOW",
-                f"not hung: {case.names(each.key for each in waiters)} wait{_s(waiters)} for a file's lock, whose "
-                f"holder {lock.pid} works",
+                f"not hung: {case.names(each.key for each in waiters)} {agreeing(len(waiters), 'waits', 'wait')} "
+                f"for a file's lock, whose holder {lock.pid} works",
                 "K7",
                 place=waiters[0].frame,
                 evidence=(_words(lock), f"process {lock.pid}, no process of the job, used {lock.works}"),
@@ -129,7 +130,7 @@ def unreleased(case: Case) -> Ruling | None:
     lock, waiters = awaited[0]
     holder = _holder(case, lock)
     names = case.names(each.key for each in waiters)
-    waits = f"wait{_s(waiters)} for the lock of {os.path.basename(lock.path)}"
+    waits = f"{agreeing(len(waiters), 'waits', 'wait')} for the lock of {os.path.basename(lock.path)}"
     ring = [waiter for waiter in waiters if holder is not None and holder.key in case.graph.waiters({waiter.key})]
     if holder is not None and ring:
         return Ruling(
@@ -207,7 +208,3 @@ def _words(lock: FileLock) -> str:
     if not lock.pid:
         return f"{lock.path} is locked, and the kernel does not tell by whom: another container or user, or several"
     return f"{lock.path} is locked by {lock.pid} ({brief(lock.command)})"
-
-
-def _s(waiters: list[Subject]) -> str:
-    return "s" if len(waiters) == 1 else ""

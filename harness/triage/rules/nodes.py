@@ -23,6 +23,7 @@ from harness.triage.rules.ruling import Case, Ruling, brief
 from harness.triage.rules.untested import unseen
 from probes import limits
 from reports.sections.triage import ranks
+from reports.text import agreeing
 
 AGAIN = "take the evidence of all nodes at one time: harness triage PID --out DIR on each, while the job stands still"
 
@@ -399,7 +400,7 @@ def _which(missing: Mapping[World, list[int]], members: Collection[int]) -> str:
     """Missing ranks, in few words."""
     ranks = next(iter(missing.values()), sorted(members))
     more = f" and {len(ranks) - 4} more" if len(ranks) > 4 and _runs(ranks).count(",") > 3 else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {_runs(ranks[:4] if more else ranks)}{more}"
+    return f"{agreeing(len(ranks), 'rank', 'ranks')} {_runs(ranks[:4] if more else ranks)}{more}"
 
 
 def _reach(case: Case) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from harness.triage.rules.polls import collects, serves
 from harness.triage.rules.processes import to_free
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Live, Ruling, Watching
 from harness.triage.stacks import awaits
+from reports.text import agreeing
 
 _ASYNCIO = re.compile(r"/python3\.(\d+)/asyncio/")
 _BELOW = re.compile("^(kernel_)?do_wait$|pipe_read|pipe_wait")  # kernel functions: the end of a child, what it writes
@@ -51,7 +52,7 @@ def unopened(case: Case) -> Ruling | None:
     first, path = waiting[0], _opens(waiting[0])
     return Ruling(
         "INSUFFICIENT",
-        f"{case.names(each.key for each in waiting)} wait{'s' if len(waiting) == 1 else ''} for whoever opens "
+        f"{case.names(each.key for each in waiting)} {agreeing(len(waiting), 'waits', 'wait')} for whoever opens "
         f"{path}",
         evidence=tuple(f"{each.label} waits in open: no process has the other end of {_opens(each)} open"
                        for each in waiting[:8])

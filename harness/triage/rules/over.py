@@ -17,7 +17,7 @@ from harness.triage.places import users
 from harness.triage.rules.processes import BROUGHT_DOWN, LAST_S, TOGETHER_S, error_age_s, local_error
 from harness.triage.rules.ruling import Case, Live, Ruling, Watching, brief
 from harness.triage.stacks import describe
-from reports.text import and_more
+from reports.text import agreeing, and_more
 
 DISK_FULL = "stopped recording because the disk was full"
 SILENCE_S = 2.0  # two periods of the heartbeat: an error that is not older than this before a silence came after it
@@ -60,7 +60,7 @@ def over(case: Case) -> Ruling | None:
     if unknown := [key for key in _unknown_ends(case) if key not in outlived]:
         ruling = _in_unknown_order(case, unknown)
         return replace(ruling, evidence=(*ruling.evidence, *_outlived(case, outlived)))
-    count = f"{len(processes)} process{'es' if len(processes) > 1 else ''}"
+    count = f"{len(processes)} {agreeing(len(processes), 'process', 'processes')}"
     ruling = _good_order(case, f"the run has ended in good order{_ago(case)}", count)
     return replace(ruling, evidence=_outlived(case, outlived))
 

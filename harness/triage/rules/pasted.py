@@ -21,6 +21,7 @@ from harness.triage.rules import standing
 from harness.triage.rules.ruling import Case, Ruling, brief
 from harness.triage.stacks import classify
 from reports.sections.triage import ranks
+from reports.text import agreeing
 
 _LOOK = "harness triage PID"
 _PASTE_MORE = "py-spy dump -p PID > rank_N.txt   # for each process of which nothing was pasted"
@@ -126,7 +127,7 @@ def first_error(case: Case) -> Ruling | None:
     if all(error.survived and not error.echo for error in logged):
         return _outlived(case, logged)
     more = len(logged) - 1
-    later = f"; {more} more line{'s' if more > 1 else ''}" if more else ""
+    later = f"; {more} more {agreeing(more, 'line', 'lines')}" if more else ""
     ends = _ends(case) if firsts[0].echo else ()
     return _first_failure(
         firsts, later, (*_followed(case, firsts[0]), *ends, *(beside.evidence if beside else ())),
@@ -154,12 +155,12 @@ def _defunct(case: Case, ended: list[LogError]) -> Ruling:
     have comes first."""
     names = Counter(error.role for error in ended)
     name, count = names.most_common(1)[0]
-    pids = f"pid{'s' if count > 1 else ''} {ranks(sorted(error.pid for error in ended if error.role == name))}"
+    pids = f"{agreeing(count, 'pid', 'pids')} {ranks(sorted(error.pid for error in ended if error.role == name))}"
     unnamed = sum(names.values()) - count
-    plural = "process" if count == 1 else "processes"
+    are_defunct = agreeing(count, "is defunct", "are defunct")
     return Ruling(
         "INSUFFICIENT",
-        f"{count} {plural} called {name} ended and {'is' if count == 1 else 'are'} defunct: {pids}",
+        f"{count} {agreeing(count, 'process', 'processes')} called {name} ended and {are_defunct}: {pids}",
         evidence=(
             f"defunct: {name}, {pids}; their parent has not asked how they ended",
             *([f"{unnamed} more: {', '.join(sorted(set(names) - {name})[:MAX_FAILURES])}"] if unnamed else ()),
@@ -185,7 +186,7 @@ def stalled(case: Case) -> Ruling | None:
     why = {key: f"{error.what} for more than {stall_s:.0f} s" for key, error in in_kernel.items()}
     names = list(dict.fromkeys(error.of for error in (in_kernel.values() or ending)))
     who = names[0] if len(names) == 1 else f"{len(names)} processes"
-    are = "is" if len(names) == 1 else "are"
+    are = agreeing(len(names), "is", "are")
     headline = (
         f"{who} {are} held by the kernel for more than {stall_s:.0f} s"
         if in_kernel
@@ -313,7 +314,7 @@ def first_error_of_waiters(case: Case) -> Ruling | None:
     if not waiters:
         return None
     names = case.names(subject.key for subject in waiters)
-    verb = "waits" if len(waiters) == 1 else "wait"
+    verb = agreeing(len(waiters), "waits", "wait")
     numbers = {subject.rank for subject in case.graph.subjects.values()}
     gaps = [rank for rank in range(max((rank or 0 for rank in numbers), default=0)) if rank not in numbers]
     gaps = gaps or [*case.comparison.absent] if case.comparison else gaps
@@ -351,7 +352,7 @@ def without_dump(case: Case) -> Ruling | None:
         return None
     where = case.waited_in(end.key for end in ends)
     names = case.names(end.key for end in ends)
-    has = "has" if len(ends) == 1 else "have"
+    has = agreeing(len(ends), "has", "have")
     return Ruling(
         "INSUFFICIENT",
         f"{names} {has} no dump and stood at {ends[0].doing.frame}; others wait in {where}",

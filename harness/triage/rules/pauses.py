@@ -14,6 +14,7 @@ from harness.triage.rules.processes import to_free
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Live, Native, Ruling, Watching
 from harness.triage.rules.threads import for_whom, may_bring
 from harness.triage.rules.untested import MOMENT_S, bereft, in_a_loop, unnamed, unread, untested
+from reports.text import agreeing
 
 # A job in motion sends something at least this often, or a second look finds its straggler. A hang younger than this
 # need not be named yet.
@@ -100,7 +101,7 @@ def slow_because(case: Case, keys: Sequence[str]) -> Ruling:
             next=(Watching("to see who is slow, watch the next run: harness watch -- COMMAND"),) if waiting else (),
         )
     state = "ending" if all(_ends(case.subject(key)) for key in awaited) else "slow"
-    who = f"{case.names(awaited)} {'is' if len(awaited) == 1 else 'are'} {state}, not hung" if awaited else "not hung"
+    who = f"{case.names(awaited)} {agreeing(len(awaited), 'is', 'are')} {state}, not hung" if awaited else "not hung"
     return Ruling(
         "SLOW",
         f"{who}: {first.progress}",
@@ -206,7 +207,7 @@ def healthy(case: Case) -> Ruling | None:
 def _partly_read(case: Case, blind: Sequence[Subject], looked: int) -> Ruling:
     """HEALTHY of those of which something is known, where these are most; else INSUFFICIENT."""
     read = looked - len(blind)
-    missing = (f"what {case.names(subject.key for subject in blind)} {'does' if len(blind) == 1 else 'do'}",)
+    missing = (f"what {case.names(subject.key for subject in blind)} {agreeing(len(blind), 'does', 'do')}",)
     if read > len(blind):
         return Ruling("HEALTHY", f"nothing is pending in {read} of {looked} processes, and the others were not read",
                       missing=missing)  # fmt: skip

@@ -15,7 +15,7 @@ from harness.triage.graph import Subject
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import plain, users
 from harness.triage.rules.ruling import MOST_NAMED, Case, Live, Ruling, brief
-from reports.text import first_of
+from reports.text import agreeing, first_of
 
 WRITES_TO = "writes to"
 _FEEDER = re.compile(r"multiprocessing/queues\.py$")
@@ -82,14 +82,14 @@ def _started(case: Case, parent: Subject, child: Subject) -> bool:
 def unread(case: Case, writers: Sequence[Subject]) -> Ruling:
     """INSUFFICIENT: processes write to a full pipe or socket. Names who can read it and what these do, which may read
     later."""
-    who, ends = case.names(writer.key for writer in writers), "" if len(writers) > 1 else "s"
+    who, write = case.names(writer.key for writer in writers), agreeing(len(writers), "writes", "write")
     pairs = [(writer, reader) for writer in writers for reader in _idle_readers(writer)]
     names = list(dict.fromkeys(_reader_name(case, *pair) for pair in pairs))
     which = f"which {first_of(names, MOST_NAMED)} can read" if names else "and nothing says who reads it"
     pids = ",".join(dict.fromkeys(str(reader.pid) for _, reader in pairs))
     return Ruling(
         "INSUFFICIENT",
-        f"{who} write{ends} into a pipe or socket that is full, {which}",
+        f"{who} {write} into a pipe or socket that is full, {which}",
         evidence=tuple(
             f"{_reader_name(case, writer, reader)} can read what {writer.label} writes; "
             f"{_reader_state(case, writer, reader)}"

@@ -15,6 +15,7 @@ from harness.triage.graph.polling import woke
 from harness.triage.places import users
 from harness.triage.rules.pipes import fills, unread
 from harness.triage.rules.ruling import Case, Live, Ruling, brief
+from reports.text import agreeing
 
 # Packages whose loops try to lock a file.
 _LOCKER = re.compile(r"/(filelock|portalocker|fasteners)/")
@@ -111,13 +112,13 @@ def polling(case: Case, pollers: list[Subject]) -> Ruling:
     place = polled_at(named[0].loop)
     sought = [(poller, thing) for poller in named for thing in poller.process.sought]
     thing = sought[0][1] if len({thing for _, thing in sought}) == 1 else ""
-    who, several = case.names(poller.key for poller in named), len(named) > 1
+    who = case.names(poller.key for poller in named)
     if waiting:
         whom = f"for {thing}" if thing else "and nothing says for whom"
-        reason = f"{who} wait{'' if several else 's'} in a loop, {place}, {whom}"
+        reason = f"{who} {agreeing(len(named), 'waits', 'wait')} in a loop, {place}, {whom}"
     else:
         spins = all(source.spins(poller.loop[0]) for poller in named)
-        acts = f"{'spin' if spins else 'sleep'}{'' if several else 's'}"
+        acts = agreeing(len(named), "spins", "spin") if spins else agreeing(len(named), "sleeps", "sleep")
         reason = f"{who} {acts} in a loop, {place}: at work or waiting, nothing says which"
     locked = locked_files(case, named) if any(map(tries_to_lock, named)) else ()
     unmade = [f"{poller.label} looks for {what}; no process is seen that {_makes(what)} it" for poller, what in sought]
@@ -220,7 +221,7 @@ def _lost(case: Case, idle: list[Subject], asking: list[str], poller: Subject | 
     return Ruling(
         "INSUFFICIENT",
         f"{case.names(dict.fromkeys(asking))} waits{how} for an answer of {case.names(keys)}, which "
-        f"wait{'' if len(keys) > 1 else 's'} for orders",
+        f"{agreeing(len(keys), 'waits', 'wait')} for orders",
         evidence=tuple(
             f"{poller.label} reads {', '.join(polled)} again and again, which {worker.label} has mapped"
             if (polled := _polled_of(poller, worker))

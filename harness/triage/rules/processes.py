@@ -14,6 +14,7 @@ from harness.triage.graph.worlds import same_world
 from harness.triage.pasted.errors import READ_ON
 from harness.triage.rules.bystanders import elsewhere, explains, lost
 from harness.triage.rules.ruling import Case, Live, Native, Ruling, brief
+from reports.text import agreeing
 
 # By a launcher or a watchdog, after a peer's end, or by the end of whoever read what it writes; in a shell too.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGABRT, signal.SIGPIPE)
@@ -136,7 +137,7 @@ def unwritten(case: Case) -> Ruling | None:
     keys = {reader.key for reader in readers}
     where = {reader.key: f"{reader.doing.op}, {reader.frame}" for reader in readers}
     where |= {key: f"{case.subject(key).doing.op}, for {case.names(keys)}" for key in case.graph.waiters(keys)}
-    reads = "reads" if len(readers) == 1 else "read"
+    reads = agreeing(len(readers), "reads", "read")
     return Ruling(
         "HUNG",
         f"{case.names(keys)} {reads} a queue to which no process is left that could write",

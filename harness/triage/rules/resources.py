@@ -18,6 +18,7 @@ from harness.triage.graph.sockets import main_frames
 from harness.triage.places import plain, users
 from harness.triage.rules.pauses import FRESH_S, LONG_S
 from harness.triage.rules.ruling import Case, Ruling
+from reports.text import agreeing
 
 MOST_NAMED = 8  # requests, nodes and holders that a verdict names
 PENDING = "PENDING_NODE_ASSIGNMENT"
@@ -136,14 +137,14 @@ def _ruling(case: Case, verdict: str, requests: list[Request], shortage: str = "
     )
     holders = [] if shortage else _holders(case, lacking)
     who = _counted(holder.label for holder in holders)
-    waits = f" and wait{'s' if len(holders) == 1 else ''}" if verdict == "HUNG" else ""
-    hold = "holds" if len(holders) == 1 else "hold"
-    why = shortage or (f"{who} {hold} all of it{waits}" if holders else "none is free")
+    holds = agreeing(len(holders), "holds", "hold")
+    waits = f" and {agreeing(len(holders), 'waits', 'wait')}" if verdict == "HUNG" else ""
+    why = shortage or (f"{who} {holds} all of it{waits}" if holders else "none is free")
     each = " each" if len(requests) > 1 else ""
     what = _counted(request.label for request in requests)
     return Ruling(
         verdict,
-        f"{what} ask{'s' if len(requests) == 1 else ''} for {amounts(tuple(lacking.items())[:1])}{each}; {why}",
+        f"{what} {agreeing(len(requests), 'asks', 'ask')} for {amounts(tuple(lacking.items())[:1])}{each}; {why}",
         "K14" if verdict == "HUNG" else "",
         place=f"Ray's resources: {amounts(lacking)}",
         evidence=(*_facts(case, requests), *(_described(case, holder) for holder in holders[:MOST_NAMED])),
@@ -196,7 +197,7 @@ def _described(case: Case, holder: Holder) -> str:
 def _counted(labels: Iterable[str]) -> str:
     """The most frequent label with its number: "2 RolloutWorker actors and others"."""
     counts = Counter(labels).most_common(2)
-    words = [f"{count} {label}{'' if count == 1 else 's'}" for label, count in counts[:1]]
+    words = [f"{count} {agreeing(count, label, f'{label}s')}" for label, count in counts[:1]]
     return " and ".join([*words, *(["others"] if len(counts) > 1 else [])])
 
 

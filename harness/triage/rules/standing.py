@@ -15,6 +15,7 @@ from harness.triage.places import match, plain, users
 from harness.triage.rules.ruling import Case
 from harness.triage.stacks import Doing, classify, describe, ours
 from reports.sections.triage import ranks
+from reports.text import agreeing
 
 MAX_PLACES = 3  # in a headline, of at most 20 words
 # The C library and its sources: a wait ends there, and whoever called it says more.
@@ -45,7 +46,7 @@ class Place:
         numbers = sorted(subject.rank for subject in self.subjects if subject.rank is not None)
         size = len(self.subjects)
         if len(numbers) == size and size <= MAX_NAMED:
-            return f"rank{'s' if size > 1 else ''} {ranks(numbers)}"
+            return ranks_text(numbers)
         if len(numbers) == size:
             return f"{size} ranks"
         process = self.subjects[0].process
@@ -158,10 +159,10 @@ def line(case: Case, place: Place, most: Place | None) -> str:
     numbers = sorted(subject.rank for subject in place.subjects if subject.rank is not None)
     unnamed = [subject.key for subject in place.subjects if subject.rank is None]
     who = " and ".join(filter(None, (ranks_text(numbers), case.names(unnamed))))
-    verb = "stands" if len(place.subjects) == 1 else "stand"
+    verb = agreeing(len(place.subjects), "stands", "stand")
     elsewhere = f"{verb} elsewhere: " if most is not None and place is not most else ""
     return f"{who} {elsewhere or 'at '}{place.words}" + (", which waits for others" if place.waits else "")
 
 
 def ranks_text(numbers: Sequence[int]) -> str:
-    return f"rank{'s' if len(numbers) > 1 else ''} {ranks(numbers)}" if numbers else ""
+    return f"{agreeing(len(numbers), 'rank', 'ranks')} {ranks(numbers)}" if numbers else ""

@@ -19,6 +19,7 @@ from harness.triage.places import plain, users
 from harness.triage.rules.lock_rings import IN_ONE_ORDER, proven
 from harness.triage.rules.ruling import MOST_NAMED, Case, Ruling
 from harness.triage.stacks import JOINS, Doing, classify, describe, user_frame
+from reports.text import agreeing
 
 MAX_LINES = 8  # of one verdict
 MAX_THREADS = 4  # of one process
@@ -84,12 +85,12 @@ def name(thread: Thread) -> str:
 
 def for_whom(case: Case, waiters: Sequence[Subject]) -> str:
     """Who waits of whom the graph has no target, in a headline: for a thread of their own, if that shows of all."""
-    names, end = case.names(waiter.key for waiter in waiters), "" if len(waiters) > 1 else "s"
+    names, wait = case.names(waiter.key for waiter in waiters), agreeing(len(waiters), "waits", "wait")
     if all(inside(waiter.process) for waiter in waiters):
-        return f"{names} wait{end} for threads of {'their' if len(waiters) > 1 else 'its'} own at {waiters[0].frame}"
+        return f"{names} {wait} for threads of {agreeing(len(waiters), 'its', 'their')} own at {waiters[0].frame}"
     if len(waiters) == 1 and awaiting.telling(waiters[0].process):
         return f"{names} {awaiting.in_loop(waiters[0].process)}"
-    return f"nothing says for whom {names} wait{end}"
+    return f"nothing says for whom {names} {wait}"
 
 
 def may_bring(case: Case, waiter: Subject) -> list[str]:

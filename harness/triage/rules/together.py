@@ -19,6 +19,7 @@ from harness.triage.rules.lock_rings import IN_ONE_ORDER
 from harness.triage.rules.ruling import MOST_NAMED, Case, Live, Ruling
 from harness.triage.rules.threads import MAX_THREADS, crossed, name
 from harness.triage.stacks import AT_EXIT, JOINS, ours, user_frame
+from reports.text import agreeing
 
 ASK_FIRST = "ask for what is awaited before each wait for a notification: one that comes before the wait is lost"
 _QUEUE = "/queue.py"
@@ -34,7 +35,7 @@ def locked(case: Case) -> Ruling | None:
     first = stuck[0]
     ring = crossed(first.process)
     at = " and ".join(place.partition(" in ")[0] for place in ring[:MOST_NAMED])
-    whose = "its" if len(stuck) == 1 else "their"
+    whose = agreeing(len(stuck), "its", "their")
     return Ruling(
         "HUNG",
         f"{case.names(subject.key for subject in stuck)}: {_reason(first, whose, at)}",
