@@ -7,6 +7,7 @@ evidence was taken. `None` and empty mean that a value was not collected, and a 
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -53,6 +54,12 @@ UNREAD = "it cannot be read"  # in a note, of a file that was pasted
 ENDED = ("gone", "Z", "X")  # states of a process that is over
 
 
+def main_frames(threads: Sequence[Thread]) -> tuple[Frame, ...]:
+    """The stack of the main thread; of the first thread if none is called main."""
+    main = [thread for thread in threads if thread.main or thread.name == "MainThread"] or list(threads[:1])
+    return main[0].frames if main else ()
+
+
 @dataclass(frozen=True)
 class Sample:
     """One look at a process from outside. Two looks tell slow from stuck."""
@@ -94,6 +101,11 @@ class Sample:
     in_shared_lock: bool = False  # its main thread waits for a lock that other processes may use, as multiprocessing's
     opens: str = ""  # named pipe that its main thread waits to open, "/tmp/fifo"; nobody has its other end open
     owed: tuple[str, ...] = ()  # TCP peers to which it sent data, and from which none has come since
+
+    @property
+    def main_frames(self) -> tuple[Frame, ...]:
+        """The stack of its main thread, innermost first; empty without one."""
+        return main_frames(self.threads)
 
 
 NO_LOOK = Sample(at_s=0.0, state="")  # the last look at a process at which nobody looked
@@ -302,9 +314,24 @@ class Process:
         return self.samples[-1] if self.samples else NO_LOOK
 
     @property
+    def first_look(self) -> Sample:
+        """What it showed when it was first looked at; `NO_LOOK` if it never was."""
+        return self.samples[0] if self.samples else NO_LOOK
+
+    @property
+    def between_looks_s(self) -> float:
+        """Seconds from the first look to the last; 0 without two looks."""
+        return self.last_look.at_s - self.first_look.at_s
+
+    @property
     def threads(self) -> tuple[Thread, ...]:
         """Its threads at the last look."""
         return self.last_look.threads
+
+    @property
+    def main_frames(self) -> tuple[Frame, ...]:
+        """The stack of its main thread at the last look, innermost first."""
+        return self.last_look.main_frames
 
     @property
     def open_spans(self) -> tuple[OpenSpan, ...]:

@@ -98,7 +98,7 @@ def triage(
 
 def lived(evidence: Evidence) -> bool:
     """Whether any of its processes lived when it was taken."""
-    return any(process.samples and process.samples[-1].state not in ENDED for process in evidence.processes)
+    return any(process.samples and process.last_look.state not in ENDED for process in evidence.processes)
 
 
 def stood_still(verdict: Verdict) -> bool:

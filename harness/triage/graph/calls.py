@@ -12,7 +12,7 @@ from harness.triage.evidence import Evidence, Process, RayTask
 from harness.triage.graph.awaiting import Awaiting, headline, unseen
 from harness.triage.graph.motion import HELD_S, hands_on
 from harness.triage.graph.shape import components
-from harness.triage.graph.sockets import at_socket, ends, main_frames
+from harness.triage.graph.sockets import at_socket, ends
 from harness.triage.graph.subjects import Subject
 from harness.triage.places import plain, users
 from harness.triage.stacks import awaits
@@ -353,7 +353,7 @@ def _reads_its_pipe(subject: Subject) -> bool:
     """Whether its own code reads, by its text, a pipe to which nobody is left that could write, as `unwritten` says."""
     if subject.doing.kind not in ("user", "unknown") or not _alone_with_pipe(subject):
         return False
-    return any(source.reads(frame) for frame in main_frames(subject.process.threads)[:1])
+    return any(source.reads(frame) for frame in subject.process.main_frames[:1])
 
 
 def _alone_with_pipe(subject: Subject) -> bool:

@@ -14,7 +14,6 @@ from harness.triage.evidence import Evidence, Process
 from harness.triage.flight.compare import usual_side
 from harness.triage.flight.model import Comparison, GroupState, Mismatch, RankState
 from harness.triage.flight.operations import peers
-from harness.triage.graph.sockets import main_frames
 from harness.triage.graph.subjects import Subject, ended, finished
 from harness.triage.graph.worlds import same_kind, same_world, world
 from harness.triage.places import plain
@@ -455,8 +454,8 @@ def _left_in_order(done: Process, peer: Process) -> bool:
 def _in_program(process: Process) -> bool:
     """Whether the main thread is seen inside its program. At the end of the interpreter, where functions of `atexit`
     run (the last upload of a logger), the module's frame is gone."""
-    looks = [look for look in process.samples if look.threads]
-    return any(frame.function == "<module>" for frame in main_frames(looks[-1].threads)) if looks else False
+    stack = next((look.main_frames for look in reversed(process.samples) if look.threads), ())
+    return any(frame.function == "<module>" for frame in stack)
 
 
 def merged(known_waits: Iterable[Wait], more: Iterable[Wait]) -> list[Wait]:

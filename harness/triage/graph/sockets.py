@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
-from harness.triage.evidence import Frame, Process, Sample, Thread
+from harness.triage.evidence import Process, Sample
+from harness.triage.evidence import main_frames as main_frames
 from harness.triage.graph.motion import hands_on
 from harness.triage.stacks import classify
 
@@ -35,7 +35,7 @@ def ends(process: Process) -> tuple[str, ...]:
 
 
 def _main(process: Process, look: Sample) -> bool:
-    frames = main_frames(look.threads)
+    frames = look.main_frames
     if look.polled and not any(peer in look.polled for peer in process.peers):
         return False  # what it polls is no connection: an event, a pipe, a terminal
     if not look.polled and frames and _MESSAGES.search(frames[0].file):
@@ -55,9 +55,3 @@ def _pool(look: Sample) -> bool:
         return False
     helpers = [thread for thread in look.threads if thread is not main and thread.frames and hands_on(thread)]
     return any(SOCKET_FILE.search(helper.frames[0].file) or _WCHAN.search(helper.wchan) for helper in helpers)
-
-
-def main_frames(threads: Sequence[Thread]) -> tuple[Frame, ...]:
-    """The stack of the main thread; of the first thread if none is called main."""
-    main = [thread for thread in threads if thread.main or thread.name == "MainThread"] or list(threads[:1])
-    return main[0].frames if main else ()

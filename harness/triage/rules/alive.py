@@ -21,7 +21,6 @@ from harness.triage.graph import Subject
 from harness.triage.graph.awaiting import in_loop, unseen
 from harness.triage.graph.motion import BETWEEN_RANKS, handlers, hands_on, spent_s
 from harness.triage.graph.polling import woke
-from harness.triage.graph.sockets import main_frames
 from harness.triage.places import WAITING, users
 from harness.triage.rules.locks import in_a_ring, in_the_kernel
 from harness.triage.rules.outsiders import awaits_tasks, in_client, tasks_shown
@@ -101,7 +100,7 @@ def failed(process: Process) -> bool:
 
 def user_frames(process: Process) -> list[Frame]:
     """The frames of the user's code in the main thread at the last look, innermost first."""
-    return [frame for frame in main_frames(process.threads) if users(frame)]
+    return [frame for frame in process.main_frames if users(frame)]
 
 
 def _sleep(case: Case, subject: Subject, process: Process) -> str:
@@ -112,7 +111,7 @@ def _sleep(case: Case, subject: Subject, process: Process) -> str:
     """
     if not subject.doing.kind == subject.before.kind == "sleep":
         return ""
-    frames = main_frames(process.threads)
+    frames = process.main_frames
     loop = source.loop_around(frames[0]) if frames else source.Loop.UNKNOWN
     left_s = process.last_look.sleeps_s
     if loop is source.Loop.UNKNOWN and left_s is None:
@@ -132,7 +131,7 @@ def _limit(case: Case, subject: Subject, process: Process) -> str:
     """
     if subject.doing.kind not in _IN_PROCESS or not all(look.timed for look in process.samples):
         return ""
-    for frame in main_frames(process.threads):
+    for frame in process.main_frames:
         if users(frame):
             loop = source.loop_around(frame)
             again = (loop is source.Loop.ENDLESS and not source.passes_on(frame)) or source.begins_anew(frame)
@@ -207,7 +206,7 @@ def _signal(case: Case, subject: Subject, process: Process) -> str:
     if not _may_be_ended(case, subject):
         return ""
     look = process.last_look
-    waits_for_it = in_condition(main_frames(look.threads))
+    waits_for_it = in_condition(look.main_frames)
     names = [name for name in look.handles if waits_for_it or name != "SIGTERM"]
     return f"its handler of {names[0]} may end it" if names else ""
 
@@ -217,7 +216,7 @@ def waits_for_itself(subject: Subject) -> bool:
     looks = subject.process.samples
     if len(looks) < 2 or not all(look.alone and look.timed for look in looks):
         return False
-    stacks = [main_frames(look.threads) for look in looks]
+    stacks = [look.main_frames for look in looks]
     own = (next((frame for frame in frames if users(frame)), None) for frames in stacks)
     return all(map(in_condition, stacks)) and all(frame is not None and source.begins_anew(frame) for frame in own)
 
@@ -252,7 +251,7 @@ def _child(case: Case, subject: Subject, process: Process) -> str:
 
 def _in_subprocess(process: Process) -> bool:
     """Whether its main thread waits in `subprocess.run` or `Popen.communicate` for the output and end of a child."""
-    return any(_SUBPROCESS.search(frame.file) for frame in main_frames(process.threads))
+    return any(_SUBPROCESS.search(frame.file) for frame in process.main_frames)
 
 
 def _has_stack(process: Process) -> bool:
@@ -287,7 +286,7 @@ def _outside(case: Case, subject: Subject, process: Process) -> str:
         return f"it waits for {awaited}" if awaited else f"it waits in the kernel ({waits[-1]})"
     requests = (
         any(_TAKES_A_REQUEST.search(frame.function) and frame.file.endswith("/socketserver.py") for frame in frames)
-        for frames in (main_frames(look.threads) for look in process.samples)
+        for frames in (look.main_frames for look in process.samples)
     )
     return "it waits for a request of anybody" if all(requests) else ""
 
@@ -355,7 +354,7 @@ def _holder(case: Case, subject: Subject, process: Process) -> str:
 def _client(case: Case, subject: Subject, process: Process) -> str:
     """Whoever connects to a server, if those who wait for it wait for its end only: an idle server is not dead."""
     waits = [wait for wait in case.graph.waits if wait.target == subject.key]
-    innermost = main_frames(process.threads)[:SERVER_FRAMES]
+    innermost = process.main_frames[:SERVER_FRAMES]
     calls = {frame.function.rpartition(".")[2] for frame in innermost}
     idle = all(wait.layer == "process" for wait in waits) and not SERVER_CALLS.isdisjoint(calls)
     return "it waits for a connection of anybody" if idle else ""

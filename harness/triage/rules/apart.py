@@ -101,7 +101,7 @@ def _waits(subject: Subject) -> bool:
     looks = subject.process.samples
     kinds = subject.doing.kind in BETWEEN_RANKS and subject.before.kind in BETWEEN_RANKS
     held = subject.pending or subject.progress or subject.blocked or subject.ended
-    return kinds and not held and len(looks) > 1 and main_frames(looks[0].threads) == main_frames(looks[-1].threads)
+    return kinds and not held and len(looks) > 1 and looks[0].main_frames == looks[-1].main_frames
 
 
 def collectives_beside(subject: Subject) -> list[Thread]:
@@ -180,9 +180,8 @@ def _ancestors(case: Case, ranks: Sequence[Subject]) -> set[str]:
 
 def _computes(process: Process) -> bool:
     """Whether any of its threads used a processor between the looks, such as a native thread of a backward pass."""
-    if not process.samples or (gap := process.last_look.at_s - process.samples[0].at_s) <= 0:
-        return True
-    return (process.last_look.cpu_s - process.samples[0].cpu_s) / gap >= BUSY_CORES
+    gap = process.between_looks_s
+    return gap <= 0 or (process.last_look.cpu_s - process.first_look.cpu_s) / gap >= BUSY_CORES
 
 
 def left_out(case: Case, places: Sequence[standing.Place]) -> Ruling | None:
@@ -215,7 +214,7 @@ def left_out(case: Case, places: Sequence[standing.Place]) -> Ruling | None:
 
 
 def _frames(place: standing.Place) -> tuple[Frame, ...]:
-    return tuple(frame for frame in main_frames(place.subjects[0].process.threads) if users(frame))
+    return tuple(frame for frame in place.subjects[0].process.main_frames if users(frame))
 
 
 def _function(place: standing.Place) -> str:

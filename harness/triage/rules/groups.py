@@ -161,7 +161,7 @@ def _rank_only(subject: Subject) -> bool:
 def _proven(subject: Subject) -> bool:
     """Whether the source text or a library's own frame (torch.save, save_pretrained) proves that it does work of few
     ranks. A user's function can have any name, so a name alone breaks no tie."""
-    saves = (match(frame) for frame in _main_frames(subject))
+    saves = (match(frame) for frame in subject.process.main_frames)
     return bool(_condition(subject)) or any(
         entry is not None and entry.kind == "checkpoint" and entry.file != "<user>" for entry in saves
     )
@@ -169,16 +169,10 @@ def _proven(subject: Subject) -> bool:
 
 def _condition(subject: Subject) -> str:
     """The condition on the rank under which it got there, in words, if the source text shows one."""
-    for frame in filter(users, _main_frames(subject)):
+    for frame in filter(users, subject.process.main_frames):
         if text := source.rank_condition(frame):
             return f", under `if {text}`"
     return ""
-
-
-def _main_frames(subject: Subject) -> tuple[Frame, ...]:
-    threads = subject.process.threads
-    main = [thread for thread in threads if thread.main or thread.name == "MainThread"]
-    return (main or list(threads))[0].frames if threads else ()
 
 
 def _are_minority(special: list[Subject], sides: dict[str, list[Subject]], usual: str) -> bool:
@@ -320,7 +314,7 @@ def _place(subject: Subject) -> tuple[Frame, ...]:
     in a collective or for the device."""
     frames = subject.pending.frames if subject.pending is not None else ()
     if not frames and subject.doing.kind in ("collective", "device"):
-        frames = _main_frames(subject)
+        frames = subject.process.main_frames
     return tuple(frame for frame in frames if users(frame))
 
 

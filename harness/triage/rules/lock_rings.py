@@ -14,7 +14,6 @@ from harness.triage import source
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import spent_s
-from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
 from harness.triage.rules.ruling import MOST_NAMED, Case, Ruling
 from harness.triage.stacks import describe
@@ -54,7 +53,7 @@ def ring(case: Case) -> Ruling | None:
 
 def _main_waits(subject: Subject, frames: Sequence[Frame]) -> bool:
     """Whether the main thread is in the ring, or waits without a limit for a thread. A server's waits for requests."""
-    if any(frame in frames for frame in main_frames(subject.process.threads)):
+    if any(frame in frames for frame in subject.process.main_frames):
         return True
     return subject.doing.kind in ("lock", "join") and not any(look.timed for look in subject.process.samples)
 

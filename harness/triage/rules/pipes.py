@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from harness.triage import source
 from harness.triage.evidence import PipeReader, Process, Thread
 from harness.triage.graph import Subject
-from harness.triage.graph.sockets import main_frames
 from harness.triage.places import plain, users
 from harness.triage.rules.ruling import MOST_NAMED, Case, Live, Ruling, brief
 from reports.text import agreeing, first_of
@@ -166,7 +165,7 @@ def _how_it_waits(parent: Subject, child: Subject) -> str:
 
 def _begins_again(process: Process) -> bool:
     """Whether its main thread waits with a limit in a loop that does nothing else, by the source text: for ever."""
-    frames = main_frames(process.threads)
+    frames = process.main_frames
     at = next((at for at, frame in enumerate(frames) if users(frame)), None)
     if at is None:
         return False

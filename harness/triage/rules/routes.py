@@ -10,7 +10,6 @@ from harness.triage import server_text
 from harness.triage.evidence import Frame
 from harness.triage.graph import Subject
 from harness.triage.graph.awaiting import unseen
-from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
 from harness.triage.rules.outsiders import awaits_tasks
 from harness.triage.rules.polls import collects
@@ -34,7 +33,7 @@ def closed(case: Case) -> Ruling | None:
     for server in case.sinks():
         if server.process.peers or not (awaits_tasks(server) and unseen(server.process)):
             continue
-        waited_s = server.process.last_look.at_s - server.process.samples[0].at_s
+        waited_s = server.process.between_looks_s
         clients = [case.subject(key) for key in dict.fromkeys(
             wait.waiter for wait in case.graph.waits if wait.target == server.key)]  # fmt: skip
         pending = {client.key: route(_frames(client)) for client in clients}
@@ -62,7 +61,7 @@ def closed(case: Case) -> Ruling | None:
 
 def _frames(subject: Subject) -> list[Frame]:
     """The frames of the user's code in its main thread at the last look, innermost first."""
-    return [frame for frame in main_frames(subject.process.threads) if users(frame)]
+    return [frame for frame in subject.process.main_frames if users(frame)]
 
 
 def _all_wait(case: Case, server: Subject, clients: list[Subject]) -> bool:
@@ -73,8 +72,7 @@ def _all_wait(case: Case, server: Subject, clients: list[Subject]) -> bool:
     ranks = {each.rank for each in case.live() if each.rank is not None}
     if len(ranks) < (case.evidence.expected_world or 0) or any(each.doing.kind not in _FOR_RANKS for each in beside):
         return False
-    looks = [client.process.samples for client in clients]
-    moved = any(main_frames(its[0].threads) != main_frames(its[-1].threads) for its in looks)
+    moved = any(client.process.first_look.main_frames != client.process.main_frames for client in clients)
     return not moved and not any(
         server_text.limited(_frames(client), timed=client.process.last_look.timed) for client in clients
     )

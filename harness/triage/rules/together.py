@@ -11,7 +11,6 @@ from __future__ import annotations
 from harness.triage import source
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.graph import Subject
-from harness.triage.graph.sockets import main_frames
 from harness.triage.places import plain, users
 from harness.triage.rules.alive import in_condition
 from harness.triage.rules.alone import END_MARK, matters
@@ -81,7 +80,7 @@ def _stands(subject: Subject) -> bool:
 def _keeps_alive(subject: Subject) -> bool:
     """Whether its main thread waits for an event, as programs do until a signal ends them, and no thread for a lock
     that somebody keeps."""
-    frames = main_frames(subject.process.threads)
+    frames = subject.process.main_frames
     event = in_condition(frames) and any(in_condition((outer,)) for outer in frames[1:2])
     return event and not any(_lock(thread) for thread in _own(subject.process))
 
