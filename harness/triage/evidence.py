@@ -308,6 +308,9 @@ class Process:
     touched: tuple[str, ...] = ()
     logged_threads: tuple[LostThread, ...] = ()  # threads whose end its log tells, where no probe of ours is in it
 
+    def is_child_of(self, parent: Process) -> bool:
+        return (self.host, self.ppid) == (parent.host, parent.pid)
+
     @property
     def last_look(self) -> Sample:
         """What it showed when it was last looked at; `NO_LOOK` if it never was."""

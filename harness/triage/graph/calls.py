@@ -119,7 +119,7 @@ def _loop_waits(subject: Subject, owners: Mapping[str, list[str]], subjects: dic
     if subject.rank is None or subject.doing.kind != "select" or subject.progress:
         return
     beside = [each.process for each in subjects.values() if each.has_process]
-    if not unseen(process) or any((each.host, each.ppid) == (process.host, process.pid) for each in beside):
+    if not unseen(process) or any(each.is_child_of(process) for each in beside):
         return
     store = f":{process.environ.get('MASTER_PORT', '')}"
     owed = set.intersection(*(set(look.owed) for look in process.samples)) & set(process.peers)
@@ -448,7 +448,7 @@ def _passed_on(process: Process, subjects: dict[str, Subject]) -> set[int]:
     return {
         subject.process.pid
         for subject in subjects.values()
-        if (subject.process.host, subject.process.ppid) == (process.host, process.pid)
+        if subject.process.is_child_of(process)
         if subject.process.engine and subject.doing.idle and not subject.blocked
     }
 

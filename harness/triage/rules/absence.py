@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.triage import source, wchan
-from harness.triage.evidence import PASTED, Process, Thread
+from harness.triage.evidence import PASTED, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names
 from harness.triage.graph.motion import BETWEEN_RANKS, handlers
@@ -40,8 +40,7 @@ def left_loop(case: Case) -> Ruling | None:
 
     K4 where a rank's program is over, and no recorder says whether by its last line or by an error.
     """
-    grouped = {wait.target for wait in case.graph.waits if wait.layer in ("collective", "store")}
-    ends = [end for end in _absent(case) if end.key in grouped]
+    ends = [end for end in _absent(case) if _peers_wait_for(case, end)]
     together = ("collective", "p2p", "store")  # a rank that calls one of these itself is in no collective
     waiters = [waiter for waiter in _waiters(case, ends) if waiter.pending is not None or waiter.doing.kind in together]
     if not ends or not waiters or _young(case):
@@ -215,7 +214,7 @@ def unseen(case: Case) -> Ruling | None:
             next=(Live(f"{case.again()}   # in a minute"),),
         )
     # Prefer waiters that no layer gives a target: they are where the chain breaks.
-    with_target = {wait.waiter for wait in case.graph.waits}
+    with_target = case.graph.waiting
     waiters = [waiter for waiter in stuck if waiter.key not in with_target] or stuck
     if ruling := beyond(case, ends):
         return ruling
@@ -403,8 +402,12 @@ def _misses(case: Case, subject: Subject) -> bool:
     does meanwhile is not known: none through whose connections data went a moment ago, nor one that owes an answer."""
     looks = subject.process.samples
     quiet_s = min((look.net_quiet_s for look in looks if look.net_quiet_s is not None), default=FRESH_S)
-    grouped = any(wait.target == subject.key and wait.layer in ("collective", "store") for wait in case.graph.waits)
-    return grouped and _recorded(case, subject) and quiet_s >= FRESH_S
+    return _peers_wait_for(case, subject) and _recorded(case, subject) and quiet_s >= FRESH_S
+
+
+def _peers_wait_for(case: Case, subject: Subject) -> bool:
+    """Whether peers wait for it in a collective, or in the making of a group."""
+    return any(wait.layer in ("collective", "store") for wait in case.graph.waits_for(subject.key))
 
 
 def _waiters(case: Case, ends: list[Subject]) -> list[Subject]:
@@ -436,7 +439,7 @@ def _asked_just_now(case: Case, subject: Subject) -> bool:
     loop."""
     if case.evidence.source != "live" or case.evidence.stall_s:
         return False
-    waits = [wait for wait in case.graph.waits if wait.target == subject.key]
+    waits = case.graph.waits_for(subject.key)
     if _in_event_loop(subject) and all(wait.layer == "ray" for wait in waits):
         return True  # no stack shows a coroutine that awaits; only a stall shows that it does nothing
     return all(wait.layer == "ray" and wait.since_s is not None and wait.since_s < YOUNG_S for wait in waits)
@@ -478,13 +481,8 @@ def _lock_waits(case: Case, subject: Subject) -> list[str]:
 
 def _lost_children(case: Case, subject: Subject) -> list[str]:
     """Its children that failed: it may be waiting for the end of one without knowing that it has failed."""
-    process = subject.process
-    children = [case.subject(each.key) for each in case.evidence.processes if _child(each, process)]
+    children = [case.subject(each.key) for each in case.evidence.processes if each.is_child_of(subject.process)]
     return [f"its child {each.process.pid} {each.state()}" for each in children if each.process.exit_code]
-
-
-def _child(process: Process, parent: Process) -> bool:
-    return process.host == parent.host and process.ppid == parent.pid
 
 
 def _briefly(case: Case, ends: list[Subject]) -> str:
@@ -495,7 +493,7 @@ def _briefly(case: Case, ends: list[Subject]) -> str:
     if _sleeps(first) and not any(failed(end.process) for end in ends):
         place = first.frame.partition(" in ")[0]
         return f"{agreeing(count, 'sleeps', 'sleep')} at {place}"
-    if not any(wait.target == first.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
+    if not _peers_wait_for(case, first):
         return agreeing(count, "does not answer", "do not answer")
     if first.doing.kind == "unknown":  # only its recorder is known
         return f"{agreeing(count, 'has', 'have')} enqueued nothing more"
@@ -519,7 +517,7 @@ def _of_itself(case: Case, subject: Subject) -> str:
         return f"failed and stayed: {error}"
     if any(source.in_handler(frame) for frame in user_frames(subject.process)):
         return f"has swallowed an error, and is outside any collective: {_state(subject)}"
-    if not any(wait.target == subject.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
+    if not _peers_wait_for(case, subject):
         handler = _handler(subject)
         if handler is not None:
             return (

@@ -183,7 +183,7 @@ def _waits_like(case: Case, subject: Subject, thread: Thread) -> bool:
 
 def _resolved(case: Case, subject: Subject) -> bool:
     """Whether the graph says for whom it waits."""
-    return any(wait.waiter == subject.key for wait in case.graph.waits)
+    return subject.key in case.graph.waiting
 
 
 def _may_be_ended(case: Case, subject: Subject) -> bool:
@@ -241,7 +241,7 @@ def _child(case: Case, subject: Subject, process: Process) -> str:
     waiters, collects = case.graph.waiters({subject.key}), _in_subprocess(process)
     for each in case.live():
         its = each.process
-        if its.host != process.host or its.ppid != process.pid or its.rank is not None or each.key in waiters:
+        if not its.is_child_of(process) or its.rank is not None or each.key in waiters:
             continue
         ends_alone = each.polls or each.doing.kind in _PENDING or woke(its) or (collects and not _has_stack(its))
         if ends_alone and not (each.blocked or failed(its)):
@@ -294,8 +294,7 @@ def _outside(case: Case, subject: Subject, process: Process) -> str:
 def _fed_by_a_child(case: Case, process: Process) -> bool:
     """Whether a child waits until this process, which alone can, reads the pipe that it fills: so it does not end."""
     return any(
-        (its := each.process).ppid == its.reader == process.pid and its.host == process.host and fills(each)
-        for each in case.live()
+        each.process.is_child_of(process) and each.process.reader == process.pid and fills(each) for each in case.live()
     )
 
 
@@ -353,7 +352,7 @@ def _holder(case: Case, subject: Subject, process: Process) -> str:
 
 def _client(case: Case, subject: Subject, process: Process) -> str:
     """Whoever connects to a server, if those who wait for it wait for its end only: an idle server is not dead."""
-    waits = [wait for wait in case.graph.waits if wait.target == subject.key]
+    waits = case.graph.waits_for(subject.key)
     innermost = process.main_frames[:SERVER_FRAMES]
     calls = {frame.function.rpartition(".")[2] for frame in innermost}
     idle = all(wait.layer == "process" for wait in waits) and not SERVER_CALLS.isdisjoint(calls)
@@ -375,7 +374,7 @@ def undecided(case: Case) -> Ruling | None:
         if sink.observed and not sink.progress and not (awaits_tasks(sink) or in_client(case, sink))
     ]
     awaited = {end.key: why for end in ends if (why := actor(case, end))}
-    if not awaited or not any(wait.target in awaited for wait in case.graph.waits):
+    if not awaited.keys() & case.awaited():
         return None
     described = {key: f"{case.subject(key).state()}; {why}" for key, why in awaited.items()}
     where = f": {case.subject(next(iter(awaited))).state()}" if len(awaited) == 1 else ""

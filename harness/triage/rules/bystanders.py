@@ -30,7 +30,7 @@ def elsewhere(case: Case, keys: set[str]) -> bool:
 
 def lost(case: Case) -> list[Subject]:
     """Waiters of which nothing says for whom they wait."""
-    resolved_keys = {wait.waiter for wait in case.graph.waits}
+    resolved_keys = case.graph.waiting
     return [
         subject
         for subject in case.live()

@@ -90,7 +90,7 @@ def transition(case: Case) -> Ruling | None:
             name = subject.doing.op if subject.doing.kind == "transition" else subject.doing.frame.rsplit(" ", 1)[-1]
         if not name or subject.blocked:
             continue
-        if subject.key in {wait.waiter for wait in case.graph.waits} and subject.key not in _ends(case):
+        if subject.key in case.graph.waiting and subject.key not in _ends(case):
             continue  # it waits for another process, and the answer is there
         if subject.pending is not None:
             continue  # the rank that has not come is looked at first

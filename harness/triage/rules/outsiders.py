@@ -100,7 +100,7 @@ def _only_waiters_wake(case: Case, subject: Subject) -> bool:
     if process.peers or not process.wakers or any(each.progress for each in case.live()):
         return False
     waiters = set(case.graph.waiters({subject.key}))
-    beside = {each.key for each in case.evidence.processes if each.host == process.host and each.ppid == process.pid}
+    beside = {each.key for each in case.evidence.processes if each.is_child_of(process)}
     return {f"{process.host}:{pid}" for pid in process.wakers} | beside <= waiters
 
 

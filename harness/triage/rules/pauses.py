@@ -69,7 +69,7 @@ def slow(case: Case) -> Ruling | None:
     ends = [*case.sinks(), *(case.subject(key) for ring in case.graph.cycles for key in ring)]
     if moving := [end for end in ends if end.progress]:
         return slow_because(case, [subject.key for subject in moving])
-    waiting = {wait.waiter for wait in case.graph.waits}
+    waiting = case.graph.waiting
     unresolved = [waiter for waiter in case.graph.stuck() if waiter.key not in waiting]
     if not case.evidence.stall_s:  # without a watched stall, a waiter that moves does not wait for long
         unresolved = [waiter for waiter in unresolved if not waiter.progress]

@@ -32,7 +32,7 @@ def reads(subject: Subject) -> bool:
 def takes_orders(case: Case, subject: Subject) -> bool:
     """Whether this is an engine's worker in its idle loop while its engine waits for its answer: nothing says that
     it owes one."""
-    waits = [wait for wait in case.graph.waits if wait.target == subject.key]
+    waits = case.graph.waits_for(subject.key)
     return subject.doing.idle and subject.doing.within("scheduler") and all(wait.layer == "engine" for wait in waits)
 
 
@@ -95,7 +95,7 @@ def _writer(case: Case, reader: Subject) -> Subject | None:
 def _polled_beside(case: Case) -> list[Subject]:
     """Ranks that poll, if there are waiters of which nothing says for whom they wait."""
     waiting = [waiter for waiter in case.graph.stuck() if not waiter.progress]
-    waiters = {wait.waiter for wait in case.graph.waits}
+    waiters = case.graph.waiting
     if not any(waiter.key not in waiters for waiter in waiting):
         return []
     return [subject for subject in case.live() if subject.polls and subject.rank is not None]
@@ -300,8 +300,7 @@ def _asks_below(case: Case, subject: Subject) -> bool:
     process = subject.process
     if collects(subject):
         return False
-    below = [each for each in case.live() if each.process.ppid == process.pid]
-    workers = [each for each in below if each.process.host == process.host]
+    workers = [each for each in case.live() if each.process.is_child_of(process)]
     return any(each.doing.within("scheduler") for each in workers) and all(
         each.doing.within("scheduler") and each.doing.idle for each in workers
     )

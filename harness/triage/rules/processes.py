@@ -95,7 +95,7 @@ def _all_stopped(case: Case) -> bool:
 def died(case: Case) -> Ruling | None:
     """K4: a process ended, or failed and stayed alive, while others wait for it. The first error is the cause."""
     stuck = [waiter for waiter in case.graph.stuck() if not waiter.ended]
-    waiting = stuck or [subject for subject in case.live() if subject.key in {wait.waiter for wait in case.graph.waits}]
+    waiting = stuck or [subject for subject in case.live() if subject.key in case.graph.waiting]
     if not waiting:
         return None
     dead = [*_ended(case, waiting), *_failed(case)]

@@ -83,7 +83,7 @@ def _requests(case: Case) -> list[Request]:
         name = task.name.removesuffix(".__init__")
         kind = "actor" if task.name.endswith(".__init__") else "task"
         requests.append(Request(name, kind, (task.resources,), task.age_s, caller.key if caller else ""))
-    nowhere = [key for key in waiting if key not in {wait.waiter for wait in case.graph.waits}]
+    nowhere = [key for key in waiting if key not in case.graph.waiting]
     for group in case.evidence.ray_groups:
         if group.state in ("PENDING", "RESCHEDULING") and group.age_s is not None and len(nowhere) == 1:
             requests.append(Request(group.name, "placement group", group.bundles, group.age_s, nowhere[0]))

@@ -127,8 +127,7 @@ def _alone(case: Case, process: Process, tasks: Awaiting) -> bool:
         return False
     if any(task.awaits not in WITHIN for task in tasks.tasks):
         return False
-    return not any((subject.process.host, subject.process.ppid) == (process.host, process.pid)
-                   for subject in case.live())  # fmt: skip
+    return not any(subject.process.is_child_of(process) for subject in case.live())
 
 
 def _calls(loop: EventLoop) -> bool:

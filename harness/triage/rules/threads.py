@@ -102,8 +102,7 @@ def may_bring(case: Case, waiter: Subject) -> list[str]:
     threads = process.threads
     main = main_frames(threads)
     beside = [thread for thread in threads if thread.frames != main and any(map(users, thread.frames))]
-    below = [each for each in case.live() if each.process.host == process.host
-             and each.process.ppid == process.pid and each.doing.frame]  # fmt: skip
+    below = [each for each in case.live() if each.process.is_child_of(process) and each.doing.frame]
     lines = [f"its {name(thread)} stands at {user_frame(thread.frames)}" for thread in beside]
     lines += [f"its child {child.label}: {child.state()}" for child in below]
     return lines[:MAX_THREADS]

@@ -162,9 +162,7 @@ def _unnamed(case: Case, subject: Subject) -> bool:
 
 def _judged_below(case: Case, process: Process) -> bool:
     """Whether evidence holds processes that it started: it waits for whatever they wait for."""
-    return any(
-        child.host == process.host and child.ppid == process.pid and child.samples for child in case.evidence.processes
-    )
+    return any(each.samples for each in case.evidence.processes if each.is_child_of(process))
 
 
 def _in_tasks(subject: Subject) -> bool:
@@ -193,10 +191,7 @@ def _fed(case: Case, subject: Subject) -> bool:
     process = subject.process
     if process.rank is None and process.environ.get("RANK"):
         return True
-    return any(
-        parent.host == process.host and parent.pid == process.ppid and not _only_started(parent)
-        for parent in case.evidence.processes
-    )
+    return any(process.is_child_of(each) and not _only_started(each) for each in case.evidence.processes)
 
 
 def _only_started(parent: Process) -> bool:
