@@ -45,6 +45,11 @@ class Thread:
     delay_s: Number | None = None  # seconds so far in which it was runnable without a processor
     wchan: str = ""  # kernel function in which it sleeps
 
+    @property
+    def leads(self) -> bool:
+        """Whether it is the main thread, by what was collected of it or by its name."""
+        return self.main or self.name == "MainThread"
+
 
 # Beginnings of notes that say why there is no Python stack of a process.
 NOT_PERMITTED = "ptrace is not permitted"
@@ -56,7 +61,7 @@ ENDED = ("gone", "Z", "X")  # states of a process that is over
 
 def main_frames(threads: Sequence[Thread]) -> tuple[Frame, ...]:
     """The stack of the main thread; of the first thread if none is called main."""
-    main = [thread for thread in threads if thread.main or thread.name == "MainThread"] or list(threads[:1])
+    main = [thread for thread in threads if thread.leads] or list(threads[:1])
     return main[0].frames if main else ()
 
 

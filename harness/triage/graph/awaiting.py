@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from harness.triage import source
 from harness.triage.evidence import EventLoop, Frame, Process, Task
 from harness.triage.graph.shape import components
-from harness.triage.places import plain, users
+from harness.triage.places import inner_frame, plain, users
 from harness.triage.stacks import awaits, describe
 from probes.event_loops import MOST_LISTED, MOST_LOOPS
 from reports.text import agreeing
@@ -167,7 +167,7 @@ def place(task: Task) -> str:
 
 
 def _inner(task: Task) -> Frame | None:
-    return next((frame for frame in task.frames if users(frame)), None)
+    return inner_frame(task.frames)
 
 
 def _needed(task: Task) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from harness.triage.graph.motion import HELD_S, hands_on
 from harness.triage.graph.shape import components
 from harness.triage.graph.sockets import at_socket, ends
 from harness.triage.graph.subjects import Subject
-from harness.triage.places import plain, users
+from harness.triage.places import plain, runs_users
 from harness.triage.stacks import awaits
 from reports.model import Wait
 
@@ -362,8 +362,8 @@ def _alone_with_pipe(subject: Subject) -> bool:
         return False
     if subject.progress or subject.blocked or _writes_beside(subject):
         return False
-    beside = [each for each in process.threads if not (each.main or each.name == "MainThread")]
-    return not any(users(frame) for thread in beside for frame in thread.frames)
+    beside = [each for each in process.threads if not each.leads]
+    return not any(map(runs_users, beside))
 
 
 def _held_up(subject: Subject, request: Wait | None, descendant: Subject) -> Wait:

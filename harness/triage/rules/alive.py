@@ -21,7 +21,7 @@ from harness.triage.graph import Subject
 from harness.triage.graph.awaiting import in_loop, unseen
 from harness.triage.graph.motion import BETWEEN_RANKS, handlers, hands_on, spent_s
 from harness.triage.graph.polling import woke
-from harness.triage.places import WAITING, users
+from harness.triage.places import WAITING, inner_frame, users
 from harness.triage.rules.locks import in_a_ring, in_the_kernel
 from harness.triage.rules.outsiders import awaits_tasks, in_client, tasks_shown
 from harness.triage.rules.pipes import fills
@@ -153,7 +153,7 @@ def _thread(case: Case, subject: Subject, process: Process) -> str:
     threads = next((look.threads for look in reversed(process.samples) if look.threads), ())
     serves, joined = subject.doing.within("http_server"), subject.doing.op in JOINS or _exits(subject)
     for thread in threads:
-        if thread.main or thread.name == "MainThread" or _waits_like(case, subject, thread):
+        if thread.leads or _waits_like(case, subject, thread):
             continue
         own = [frame for frame in thread.frames if users(frame)]
         comes = own and _in_group(subject) and not any(map(source.endless_loop, own))
@@ -217,7 +217,7 @@ def waits_for_itself(subject: Subject) -> bool:
     if len(looks) < 2 or not all(look.alone and look.timed for look in looks):
         return False
     stacks = [look.main_frames for look in looks]
-    own = (next((frame for frame in frames if users(frame)), None) for frames in stacks)
+    own = (inner_frame(frames) for frames in stacks)
     return all(map(in_condition, stacks)) and all(frame is not None and source.begins_anew(frame) for frame in own)
 
 
@@ -302,7 +302,7 @@ def _request(case: Case, subject: Subject, process: Process) -> str:
     """A thread of a server that waits for what another request may bring, by its source text; none where a thread that
     has died brought it."""
     for thread in handlers(process) if subject.doing.within("http_server") else ():
-        frame = next((frame for frame in thread.frames if users(frame)), None)
+        frame = inner_frame(thread.frames)
         if frame is None or any(source.filled_alone(frame.file, lost.name) for lost in process.lost_threads):
             continue
         if source.brought_elsewhere(frame):

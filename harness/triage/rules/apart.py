@@ -16,7 +16,7 @@ from harness.triage.graph import Subject
 from harness.triage.graph.motion import BETWEEN_RANKS, BUSY_CORES
 from harness.triage.graph.sockets import main_frames
 from harness.triage.graph.worlds import same_world
-from harness.triage.places import users
+from harness.triage.places import runs_users, users
 from harness.triage.rules import standing
 from harness.triage.rules.closed import NOBODY_LEFT, cycle
 from harness.triage.rules.outsiders import foreign
@@ -123,7 +123,7 @@ def _side_threads(process: Process) -> list[Thread]:
     """Threads of the user's code beside the main one, at the last look."""
     threads = process.threads
     main = main_frames(threads)
-    return [thread for thread in threads if thread.frames != main and any(map(users, thread.frames))]
+    return [thread for thread in threads if thread.frames != main and runs_users(thread)]
 
 
 def _of_threads(case: Case, ranks: Sequence[Subject], places: Sequence[standing.Place]) -> str:

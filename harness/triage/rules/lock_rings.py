@@ -14,7 +14,7 @@ from harness.triage import source
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import spent_s
-from harness.triage.places import users
+from harness.triage.places import inner_frame, runs_users
 from harness.triage.rules.ruling import MOST_NAMED, Case, Ruling
 from harness.triage.stacks import describe
 
@@ -70,8 +70,8 @@ def proven(process: Process) -> tuple[Frame, ...]:
     locks = {each.lock for each in rings[-1]}
     others = [thread for thread in process.threads if thread not in [each.thread for each in rings[-1]]]
     behind = {each.thread for each in _waits(others) if each.lock in locks}
-    apart = [thread for thread in others if thread not in behind and not (thread.main or thread.name == "MainThread")]
-    if any(users(frame) for thread in apart for frame in thread.frames):
+    apart = [thread for thread in others if thread not in behind and not thread.leads]
+    if any(map(runs_users, apart)):
         return ()
     return tuple(each.frame for each in rings[-1])
 
@@ -95,7 +95,7 @@ def _ring(threads: Sequence[Thread]) -> list[_Wait]:
 def _waits(threads: Sequence[Thread]) -> list[_Wait]:
     waits = []
     for thread in threads:
-        frame = next((frame for frame in thread.frames if users(frame)), None)
+        frame = inner_frame(thread.frames)
         inner = thread.frames[: thread.frames.index(frame)] if frame is not None else ()
         waited = source.sole_locks_taken(frame) if frame is not None else set()
         if frame is None or len(waited) != 1 or not all(each.file.endswith("/threading.py") for each in inner):

@@ -15,7 +15,7 @@ from harness.triage.evidence import LostThread, Maker, Process, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import TIMERS, handlers, spent_s, works
 from harness.triage.graph.polling import place as polled_at
-from harness.triage.places import users
+from harness.triage.places import inner_frame, users
 from harness.triage.rules.pauses import slow_because
 from harness.triage.rules.polls import open_polls, pollers
 from harness.triage.rules.ruling import Case, Live, Ruling, brief
@@ -171,7 +171,7 @@ def _workers(process: Process, *, main: bool = False) -> list[Thread]:
     return [
         thread
         for thread in threads
-        if (main or not (thread.main or thread.name == "MainThread")) and thread not in serving and not ours(thread)
+        if (main or not thread.leads) and thread not in serving and not ours(thread)
         and any(users(frame) or source.in_timer(frame) for frame in thread.frames)
     ]  # fmt: skip
 
@@ -180,7 +180,7 @@ def _makes_in_rounds(process: Process, thread: Thread) -> bool:
     """Whether a thread computes, or sleeps in a loop that makes something in each of its rounds."""
     if thread.active or spent_s(process, thread) > 0:
         return True
-    frame = next((frame for frame in thread.frames if users(frame)), None)
+    frame = inner_frame(thread.frames)
     return frame is not None and "nanosleep" in thread.wchan and source.makes(frame)
 
 

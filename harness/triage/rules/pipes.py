@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from harness.triage import source
 from harness.triage.evidence import PipeReader, Process, Thread
 from harness.triage.graph import Subject
-from harness.triage.places import plain, users
+from harness.triage.places import plain, runs_users, users
 from harness.triage.rules.ruling import MOST_NAMED, Case, Live, Ruling, brief
 from reports.text import agreeing, first_of
 
@@ -176,7 +176,7 @@ def _begins_again(process: Process) -> bool:
 def runs_beside(subject: Subject) -> bool:
     """Whether a thread other than the main one runs user code, which may read the pipe, or release a lock."""
     threads = subject.process.threads
-    return any(users(frame) for thread in threads if not thread.main for frame in thread.frames)
+    return any(runs_users(thread) for thread in threads if not thread.main)
 
 
 def fills(subject: Subject) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from harness.triage.evidence import RayNode, Resources
 from harness.triage.graph import Subject
 from harness.triage.graph.sockets import main_frames
-from harness.triage.places import plain, users
+from harness.triage.places import plain, runs_users
 from harness.triage.rules.pauses import FRESH_S, LONG_S
 from harness.triage.rules.ruling import Case, Ruling
 from reports.text import agreeing
@@ -124,7 +124,7 @@ def _acts_beside(subject: Subject) -> bool:
     """Whether something in the process may still free a resource: a thread with user code, or a ray.wait that may have
     a time limit."""
     threads = subject.process.threads
-    if any(users(frame) for thread in threads if not thread.main for frame in thread.frames):
+    if any(runs_users(thread) for thread in threads if not thread.main):
         return True
     inner = [frame for frame in main_frames(threads) if _WORKER.search(frame.file)]
     return any(plain(frame.function) == "wait" for frame in inner)

@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 from harness.triage.evidence import Frame, Thread
 from harness.triage.graph import Subject
-from harness.triage.places import match, plain, users
+from harness.triage.places import match, plain, runs_users, users
 from harness.triage.rules.ruling import Case
 from harness.triage.stacks import Doing, classify, describe, ours
 from reports.sections.triage import ranks
@@ -132,7 +132,7 @@ def side_threads(subject: Subject) -> list[str]:
     places = []
     for thread in threads:
         doing = classify(thread)
-        if not thread.main and not ours(thread) and any(map(users, thread.frames)) and _may_wait_for_a_lock(doing):
+        if not thread.main and not ours(thread) and runs_users(thread) and _may_wait_for_a_lock(doing):
             places.append(f"thread {thread.name or thread.tid} at {_place(doing, thread)}")
     return places
 

@@ -15,7 +15,7 @@ from harness.triage.evidence import Frame, LostTask, LostThread, Process, Thread
 from harness.triage.graph import Subject, awaiting
 from harness.triage.graph.motion import handlers
 from harness.triage.graph.sockets import main_frames
-from harness.triage.places import plain, users
+from harness.triage.places import inner_frame, plain, runs_users, users
 from harness.triage.rules.lock_rings import IN_ONE_ORDER, proven
 from harness.triage.rules.ruling import MOST_NAMED, Case, Ruling
 from harness.triage.stacks import JOINS, Doing, classify, describe, user_frame
@@ -101,7 +101,7 @@ def may_bring(case: Case, waiter: Subject) -> list[str]:
         return []
     threads = process.threads
     main = main_frames(threads)
-    beside = [thread for thread in threads if thread.frames != main and any(map(users, thread.frames))]
+    beside = [thread for thread in threads if thread.frames != main and runs_users(thread)]
     below = [each for each in case.live() if each.process.is_child_of(process) and each.doing.frame]
     lines = [f"its {name(thread)} stands at {user_frame(thread.frames)}" for thread in beside]
     lines += [f"its child {child.label}: {child.state()}" for child in below]
@@ -119,13 +119,13 @@ def inside(process: Process) -> str:
         return ""
     doing = classify(main)
     calls = [frame for frame in frames if not users(frame)]
-    waiting = next((frame for frame in frames if users(frame)), None)
+    waiting = inner_frame(frames)
     if waiting is None:
         return ""
     if any(_FUTURE.search(frame.file) for frame in calls):
         return _future(beside, waiting)
     if doing.op in JOINS:
-        joined = [thread for thread in beside if any(map(users, thread.frames))]
+        joined = [thread for thread in beside if runs_users(thread)]
         return f"joins a thread at {describe(waiting)}: {_where(joined)}" if joined else ""
     if doing.kind == "lock" or doing.kind == "user":
         return _lock(threads, waiting)
@@ -150,9 +150,7 @@ def serving(process: Process, caller: Doing) -> tuple[str, str]:
     """Where the threads stand that handle requests in this process, without those that stand where the caller does;
     and which lock the first of them waits for, in words. Both are empty without one."""
     servers = [
-        thread
-        for thread in handlers(process)
-        if not thread.main and any(map(users, thread.frames)) and not _calls(thread, caller)
+        thread for thread in handlers(process) if not thread.main and runs_users(thread) and not _calls(thread, caller)
     ]
     if not servers:
         return "", ""
@@ -170,7 +168,7 @@ def crossed(process: Process) -> list[str]:
     up."""
     threads = process.threads
     for thread in threads:
-        waiting = next((frame for frame in thread.frames if users(frame)), None)
+        waiting = inner_frame(thread.frames)
         visited, _, at = _kept(threads, waiting)
         ring = visited[visited.index(at) :] if at in visited else []
         if len(visited) > 1 and ring and not any(map(source.gives_up, ring)):
@@ -210,7 +208,7 @@ def _kept(threads: Sequence[Thread], waiting: Frame | None) -> tuple[list[Frame]
             break
         visited.append(at)
         thread, frame = kept[0]
-        at = next((each for each in thread.frames if users(each)), None)
+        at = inner_frame(thread.frames)
         waits = "waits, with a time limit," if source.gives_up(visited[-1]) else "waits"
         texts.append(f"{waits} for {lock}, which {name(thread)} keeps, inside `with {lock}` at {describe(frame)}")
     return visited, texts, at

@@ -11,7 +11,7 @@ from __future__ import annotations
 from harness.triage import source
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.graph import Subject
-from harness.triage.places import plain, users
+from harness.triage.places import inner_frame, plain, runs_users, users
 from harness.triage.rules.alive import in_condition
 from harness.triage.rules.alone import END_MARK, matters
 from harness.triage.rules.lock_rings import IN_ONE_ORDER
@@ -102,7 +102,7 @@ def _own(process: Process) -> list[Thread]:
 
 def _inner(thread: Thread) -> Frame | None:
     """The innermost frame of the user's code."""
-    return next((frame for frame in thread.frames if users(frame)), None)
+    return inner_frame(thread.frames)
 
 
 def _kept(thread: Thread) -> list[str]:
@@ -119,7 +119,7 @@ def _lock(thread: Thread) -> str:
 
 
 def _why(subject: Subject) -> str:
-    waits = [_wait(thread) for thread in _own(subject.process) if any(map(users, thread.frames))]
+    waits = [_wait(thread) for thread in _own(subject.process) if runs_users(thread)]
     more = f", and {len(waits) - MAX_THREADS} more" if len(waits) > MAX_THREADS else ""
     whole = "every thread of it waits for another one, so that none can go on"
     return f"{whole}: {', '.join(waits[:MAX_THREADS])}{more}" if waits else whole

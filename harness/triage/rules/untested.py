@@ -16,7 +16,7 @@ from harness.triage.graph.awaiting import in_loop
 from harness.triage.graph.edges import superseded
 from harness.triage.graph.polling import place as polled_at
 from harness.triage.graph.subjects import LAUNCHERS, wait_by_kernel
-from harness.triage.places import users
+from harness.triage.places import inner_frame
 from harness.triage.rules.outsiders import awaits_tasks
 from harness.triage.rules.polls import SERVING, open_polls, serves
 from harness.triage.rules.ruling import Case
@@ -213,7 +213,7 @@ def _stands_with_all(case: Case, subject: Subject) -> bool:
 def _loops(subject: Subject) -> bool:
     """Whether the source text shows that it waits in a loop without an end."""
     frames = [frame for thread in subject.process.threads for frame in thread.frames]
-    mine = next((frame for frame in frames if users(frame)), None)
+    mine = inner_frame(frames)
     return mine is not None and source.endless_loop(mine)
 
 
