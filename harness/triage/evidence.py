@@ -347,6 +347,16 @@ class Process:
         return self.beat.open_spans if self.beat is not None else ()
 
     @property
+    def is_recorded(self) -> bool:
+        """Whether a probe of ours is in it."""
+        return self.beat is not None or self.journal is not None
+
+    @property
+    def has_last_word(self) -> bool:
+        """Whether it said itself that it ended in order, by its heartbeat or its journal."""
+        return (self.beat is not None and self.beat.ended) or (self.journal is not None and self.journal.closed)
+
+    @property
     def lost_threads(self) -> tuple[LostThread, ...]:
         """Its threads that ended with an error, by its heartbeat, else by its log."""
         return self.beat.lost_threads if self.beat is not None else self.logged_threads

@@ -174,7 +174,7 @@ def _requests(client: Subject, owners: Mapping[str, list[str]], subjects: dict[s
 
 def _stands_at_socket(subject: Subject) -> bool:
     """Whether it only waits at a socket, and no other layer says for whom."""
-    if subject.stuck or subject.ended or subject.blocked or subject.progress or subject.polls or _takes_orders(subject):
+    if not subject.rests or subject.stuck or subject.polls or _takes_orders(subject):
         return False
     return at_socket(subject.process)
 
@@ -322,7 +322,7 @@ def _waits_for_children(subject: Subject, request: Wait | None, below: list[Subj
         if request is not None and _awaits_engine(subject, request):
             if process.engine and (child.blocked or not child.doing.idle):  # an idle engine has answered
                 yield _behind(request, subject, child, layer, f"its engine {process.pid} is not idle")
-        elif not (layer == "process" and (_done(child) or (_rests(child) and (several or _in_wait(child))))):
+        elif not (layer == "process" and (_done(child) or (_waits_for_nobody(child) and (several or _in_wait(child))))):
             because = f"{subject.doing.op}: its child {process.pid}"
             yield Wait(subject.key, child.key, layer, because, operation=subject.doing.op)
 
@@ -358,9 +358,7 @@ def _reads_its_pipe(subject: Subject) -> bool:
 
 def _alone_with_pipe(subject: Subject) -> bool:
     process = subject.process
-    if not process.own_pipe or subject.ended:
-        return False
-    if subject.progress or subject.blocked or _writes_beside(subject):
+    if not process.own_pipe or not subject.rests or _writes_beside(subject):
         return False
     beside = [each for each in process.threads if not each.leads]
     return not any(map(runs_users, beside))
@@ -383,7 +381,7 @@ def _may_wait_below(subject: Subject, is_asked: bool) -> bool:
 
     For a process without a rank that received no request, only a join, an engine call or a transition shows this.
     """
-    if subject.progress or subject.blocked or subject.ended:
+    if not subject.rests:
         return False
     kind = subject.doing.kind
     if kind in ("join", "engine_call", "transition"):
@@ -431,10 +429,10 @@ def _left_uncollected(subject: Subject, child: Subject) -> bool:
     return its.rank is None and its.last_look.state == "Z" and process.last_look.wchan == "do_wait"
 
 
-def _rests(subject: Subject) -> bool:
+def _waits_for_nobody(subject: Subject) -> bool:
     """Whether it is alive, does nothing, and waits for nobody known, like a monitor whose end nobody expects. Among
     several such children nothing says which one the parent waits for."""
-    return not (subject.ended or subject.blocked or subject.stuck or subject.progress)
+    return subject.rests and not subject.stuck
 
 
 def _in_wait(subject: Subject) -> bool:

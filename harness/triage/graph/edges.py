@@ -400,7 +400,7 @@ def unresolved(
 def _may_miss_peer(subject: Subject) -> bool:
     """Whether it stands where a peer may be missing. A process that waits for an answer over HTTP misses a server,
     not a rank."""
-    if subject.ended or subject.blocked or subject.progress or subject.doing.idle:
+    if not subject.rests or subject.doing.idle:
         return False
     if subject.pending is None and subject.doing.kind == "http_client":
         return False

@@ -184,7 +184,7 @@ def passes(process: Process, now: stacks.Doing, before: stacks.Doing, *, gpu: bo
     """
     if now.kind in BETWEEN_RANKS and before.kind in BETWEEN_RANKS and now.frame != before.frame:
         return "went from one collective to another between the looks"
-    if gpu or process.beat is not None or process.journal is not None or process.title.startswith("ray::"):
+    if gpu or process.is_recorded or process.title.startswith("ray::"):
         return ""
     first, last = process.first_look, process.last_look
     if {now.kind, before.kind}.isdisjoint(BETWEEN_RANKS):

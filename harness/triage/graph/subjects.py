@@ -95,6 +95,11 @@ class Subject:
         return f"{role} ({key})" if role else key
 
     @property
+    def rests(self) -> bool:
+        """Whether it lives, nothing holds it, and nothing of it moved between the looks."""
+        return not (self.ended or self.blocked or self.progress)
+
+    @property
     def stuck(self) -> bool:
         """Whether it waits for another process or its device, by its recorder or its stack."""
         if self.finished:
@@ -109,7 +114,7 @@ class Subject:
     @property
     def polls(self) -> bool:
         """Whether it looks again and again for something that another process has to make, and nothing says which."""
-        return bool(self.loop) and not (self.pending or self.ended or self.blocked or self.progress)
+        return bool(self.loop) and self.rests and self.pending is None
 
     def state(self, group: str = "") -> str:
         """What it does, in words."""
@@ -219,10 +224,7 @@ def ended(process: Process) -> bool:
 
 def finished(process: Process) -> bool:
     """Whether it ended by its own last word, and nothing is known to have gone wrong."""
-    has_last_word = (process.beat is not None and process.beat.ended) or (
-        process.journal is not None and process.journal.closed
-    )
-    return ended(process) and has_last_word and not process.exit_code and not process.error
+    return ended(process) and process.has_last_word and not process.exit_code and not process.error
 
 
 def transition(process: Process) -> tuple[str, float]:

@@ -100,8 +100,8 @@ def _waits(subject: Subject) -> bool:
     """Whether its main thread stands in one collective at both looks."""
     looks = subject.process.samples
     kinds = subject.doing.kind in BETWEEN_RANKS and subject.before.kind in BETWEEN_RANKS
-    held = subject.pending or subject.progress or subject.blocked or subject.ended
-    return kinds and not held and len(looks) > 1 and looks[0].main_frames == looks[-1].main_frames
+    rests = subject.rests and subject.pending is None
+    return kinds and rests and len(looks) > 1 and looks[0].main_frames == looks[-1].main_frames
 
 
 def collectives_beside(subject: Subject) -> list[Thread]:

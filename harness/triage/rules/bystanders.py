@@ -31,11 +31,7 @@ def elsewhere(case: Case, keys: set[str]) -> bool:
 def lost(case: Case) -> list[Subject]:
     """Waiters of which nothing says for whom they wait."""
     resolved_keys = case.graph.waiting
-    return [
-        subject
-        for subject in case.live()
-        if subject.stuck and subject.key not in resolved_keys and not subject.blocked and not subject.progress
-    ]
+    return [subject for subject in case.live() if subject.stuck and subject.rests and subject.key not in resolved_keys]
 
 
 def _may_mean(case: Case, waiter: Subject, subject: Subject) -> bool:

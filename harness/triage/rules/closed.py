@@ -77,7 +77,7 @@ def _shares_world(subject: Subject, peer: Subject) -> bool:
 def _waits(subject: Subject) -> bool:
     """Whether its own stack shows it in an operation of torch.distributed at both looks, and it does not move."""
     still = subject.doing.kind in BETWEEN_RANKS and subject.before.kind in BETWEEN_RANKS
-    return subject.observed and still and not (subject.progress or subject.blocked or subject.ended)
+    return subject.observed and still and subject.rests
 
 
 def _operation(subject: Subject) -> str:

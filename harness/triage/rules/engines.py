@@ -26,7 +26,7 @@ def refused(case: Case) -> Ruling | None:
     nowhere = [waiter for waiter in lost(case) if leads_out(case, waiter)]
     for subject in case.graph.subjects.values():
         call = last_refusal(subject)
-        if call is None or subject.ended or subject.blocked or subject.progress or subject.pending is not None:
+        if call is None or not subject.rests or subject.pending is not None:
             continue
         if not (subject.doing.idle or subject.doing.within("scheduler", "queue", "lock", "select")):
             continue

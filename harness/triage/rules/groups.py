@@ -381,9 +381,7 @@ def wedged(case: Case) -> Ruling | None:
         subjects = [case.subject(names.key(group, rank)) for rank in group.ranks]
         # The last rank may have arrived just now, and any member that moves, is held or has ended is a better
         # explanation.
-        if (ages and min(ages) < ARRIVAL_S) or any(
-            subject.progress or subject.blocked or subject.ended for subject in subjects
-        ):
+        if (ages and min(ages) < ARRIVAL_S) or not all(subject.rests for subject in subjects):
             continue
         first = pending[0]
         assert first is not None

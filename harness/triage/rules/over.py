@@ -420,17 +420,12 @@ def ending(case: Case) -> Ruling | None:
 
 def _over(process: Process) -> bool:
     """Whether it was seen to be gone; for a process of another host, whether its last word says so."""
-    return ended(process) or (_has_last_word(process) and not process.samples)
-
-
-def _has_last_word(process: Process) -> bool:
-    """Whether it said itself that it ended."""
-    return (process.beat is not None and process.beat.ended) or (process.journal is not None and process.journal.closed)
+    return ended(process) or (process.has_last_word and not process.samples)
 
 
 def _in_good_order(process: Process) -> bool:
     """Whether its exit code or its last word says so."""
-    return (process.exit_code == 0 or _has_last_word(process)) and not _how(process)
+    return (process.exit_code == 0 or process.has_last_word) and not _how(process)
 
 
 def _how(process: Process) -> str:
@@ -441,10 +436,9 @@ def _how(process: Process) -> str:
         return f"ended with {exit_text(process.exit_code)}"
     if process.journal and process.journal.closing_error:
         return f"ended with {process.journal.closing_error}"
-    if process.journal and process.journal.full and not _has_last_word(process):
+    if process.journal and process.journal.full and not process.has_last_word:
         return DISK_FULL
-    is_recorded = process.beat is not None or process.journal is not None
-    return SILENT if is_recorded and not _has_last_word(process) else ""
+    return SILENT if process.is_recorded and not process.has_last_word else ""
 
 
 def _parent(process: Process) -> str:

@@ -152,11 +152,7 @@ def fresh(case: Case) -> Ruling | None:
         if waiter.doing.kind == "collective" and waiter.pending is None and not waiter.progress
     ]
     processes = [waiter.process for waiter in waiting]
-    if (
-        case.evidence.stall_s
-        or case.evidence.threshold_s
-        or any(process.beat or process.journal for process in processes)
-    ):
+    if case.evidence.stall_s or case.evidence.threshold_s or any(process.is_recorded for process in processes):
         return None
     # Of all looks: in a longer one a slow step may have come and gone before the last.
     looks = [look for process in processes if not process.title.startswith("ray::") for look in process.samples]
