@@ -121,10 +121,9 @@ def _loop_waits(subject: Subject, owners: Mapping[str, list[str]], subjects: dic
     beside = [each.process for each in subjects.values() if each.has_process]
     if not unseen(process) or any(each.is_child_of(process) for each in beside):
         return
-    store = f":{process.environ.get('MASTER_PORT', '')}"
     owed = set.intersection(*(set(look.owed) for look in process.samples)) & set(process.peers)
-    asked_peers = [peer for peer in owed if not (store[1:] and peer.endswith(store))]
-    owing = {key for peer in asked_peers for key in owners.get(peer, ("",))}  # "": somebody outside the job
+    # "": somebody outside the job
+    owing = {key for peer in _without_store(process, owed) for key in owners.get(peer, ("",))}
     owing = {key for key in owing if not key or subjects[key].rank is None}
     service = subjects.get(next(iter(owing))) if len(owing) == 1 else None
     if service is not None and _is_service(service):
@@ -148,13 +147,8 @@ def _task_waits(subject: Subject, owners: Mapping[str, list[str]], subjects: dic
 
 def _requests(client: Subject, owners: Mapping[str, list[str]], subjects: dict[str, Subject]) -> list[Wait]:
     """Waits of a client for the servers that it is connected to. `owners`: address -> processes that listen there."""
-    process = client.process
-    asked_peers = ends(process)
-    store = f":{process.environ.get('MASTER_PORT', '')}"
-    keys = dict.fromkeys(
-        key for peer in asked_peers if not (store[1:] and peer.endswith(store)) for key in owners.get(peer, ())
-        if key != client.key
-    )  # fmt: skip
+    asked_peers = _without_store(client.process, ends(client.process))
+    keys = dict.fromkeys(key for peer in asked_peers for key in owners.get(peer, ()) if key != client.key)
     # Ranks are also connected for their collectives. Whoever owns the port of the only request is its server, whatever
     # it runs; otherwise a process that serves, or a client that may serve as well.
     services = [subjects[key] for key in keys if _is_service(subjects[key])]
@@ -170,6 +164,12 @@ def _requests(client: Subject, owners: Mapping[str, list[str]], subjects: dict[s
     if client.doing.kind == "http_client" and not _peers(client):
         return _answerers(client, subjects)
     return []
+
+
+def _without_store(process: Process, peers: Iterable[str]) -> list[str]:
+    """These peers of a process without the store at which the ranks of its job meet."""
+    port = process.environ.get("MASTER_PORT", "")
+    return [peer for peer in peers if not (port and peer.endswith(f":{port}"))]
 
 
 def _stands_at_socket(subject: Subject) -> bool:
@@ -311,20 +311,26 @@ def _called_children(
 
 
 def _waits_for_children(subject: Subject, request: Wait | None, below: list[Subject]) -> Iterator[Wait]:
-    layer = "process" if subject.doing.kind == "join" else "engine"
+    joins = subject.doing.kind == "join"
+    layer = "process" if joins else "engine"
     several, busy = sum(not child.ended for child in below) > 1, any(child.progress for child in below)
     for child in below:
-        process = child.process
         if (child.blocked or child.ended) and busy:
             continue  # the child that advances may be the one that answers; a failed tool may have been dealt with
-        if layer == "process" and _left_uncollected(subject, child) and len(below) > 1:
+        if joins and _left_uncollected(subject, child) and len(below) > 1:
             continue
         if request is not None and _awaits_engine(subject, request):
-            if process.engine and (child.blocked or not child.doing.idle):  # an idle engine has answered
-                yield _behind(request, subject, child, layer, f"its engine {process.pid} is not idle")
-        elif not (layer == "process" and (_done(child) or (_waits_for_nobody(child) and (several or _in_wait(child))))):
-            because = f"{subject.doing.op}: its child {process.pid}"
+            if child.process.engine and (child.blocked or not child.doing.idle):  # an idle engine has answered
+                yield _behind(request, subject, child, layer, f"its engine {child.process.pid} is not idle")
+        elif not (joins and _need_not_end(child, several=several)):
+            because = f"{subject.doing.op}: its child {child.process.pid}"
             yield Wait(subject.key, child.key, layer, because, operation=subject.doing.op)
+
+
+def _need_not_end(child: Subject, *, several: bool) -> bool:
+    """Whether nothing says that a parent that joins its children waits for the end of this one. `several` of them
+    live."""
+    return _done(child) or (_waits_for_nobody(child) and (several or _in_wait(child)))
 
 
 def _writers_that_ended(subject: Subject, started: dict[tuple[str, int], list[Subject]]) -> Iterator[Wait]:

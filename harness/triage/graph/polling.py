@@ -34,23 +34,30 @@ def polled_in(process: Process, now: stacks.Doing, before: stacks.Doing) -> tupl
     """
     if not process.samples or now.kind in _KNOWN or before.kind in _KNOWN or now.within(*_ORDERS):
         return ()
-    trails = [look.main_frames for look in (process.first_look, process.last_look)]
-    reads = now.kind == before.kind == "http_client" or any(SOCKET_FILE.search(frame.file) for frame in trails[-1][:1])
-    if reads and trails[0] == trails[-1]:
+    first, last = process.first_look.main_frames, process.main_frames
+    reads = now.kind == before.kind == "http_client" or any(SOCKET_FILE.search(frame.file) for frame in last[:1])
+    if reads and first == last:
         return ()  # one request without an answer, or with one that comes in pieces
-    asleep = any(look.timed or _SLEEPS.search(look.wchan) for look in process.samples)
-    # The frames from the loop outwards must be the same at both.
-    for trail in trails:
+    for trail in (first, last):
         loop = _loop(trail, woken=woke(process))
-        sleeps = asleep or (loop and woke(process) and source.sleeps_within(loop[0]))
-        if not sleeps and not (loop and source.spins(loop[0])):
-            continue
-        outer = [(frame.function, frame.file) for frame in loop]
-        if outer and all(
-            [(frame.function, frame.file) for frame in look_trail[-len(outer) :]] == outer for look_trail in trails
-        ):
-            return trails[-1][-len(outer) :]
+        # The frames from the loop outwards must be the same at both looks.
+        if loop and _sleeps_or_spins(process, loop[0]) and _ends_as(first, loop) and _ends_as(last, loop):
+            return last[-len(loop) :]
     return ()
+
+
+def _sleeps_or_spins(process: Process, frame: Frame) -> bool:
+    """Whether a process in the loop around this frame was met in a sleep or a wait with a limit, or is seen by the text
+    to make one, or does nothing but ask a condition."""
+    if any(look.timed or _SLEEPS.search(look.wchan) for look in process.samples):
+        return True
+    return (woke(process) and source.sleeps_within(frame)) or source.spins(frame)
+
+
+def _ends_as(trail: tuple[Frame, ...], loop: tuple[Frame, ...]) -> bool:
+    """Whether the outermost frames of a stack are those of the loop, at whatever lines."""
+    outer = trail[-len(loop) :]
+    return [(frame.function, frame.file) for frame in outer] == [(frame.function, frame.file) for frame in loop]
 
 
 def _loop(trail: tuple[Frame, ...], *, woken: bool) -> tuple[Frame, ...]:

@@ -76,18 +76,18 @@ def _place(member: Subject) -> str:
 
 def _without_members(case: Case, joining: list[Subject], targets: list[Subject], place: str) -> Ruling | None:
     """Rule on ranks that have not come: where nobody looked, in the next operation, in a poll, or somewhere else."""
-    elsewhere = [target for target in targets if not target.observed and not _would_be_seen(case, joining)]
-    if elsewhere and len(elsewhere) == len(targets):
-        return _not_looked_at(elsewhere, place)
-    targets = [target for target in targets if target not in elsewhere]
+    if not _would_be_seen(case, joining):
+        elsewhere = [target for target in targets if not target.observed]
+        if elsewhere and len(elsewhere) == len(targets):
+            return _not_looked_at(elsewhere, place)
+        targets = [target for target in targets if target.observed]
     # Ranks that have gone on wait for the few that make the group: that is a ring, and `_alone` decides who is odd.
     if any(target.stuck or forming(target) for target in targets) and len(targets) >= len(joining):
         ring = _alone(case, joining, targets, place)
         if ring is not None or len(targets) > len(joining):
             return ring
-    pollers = [target for target in targets if target.polls]
-    if pollers and len(pollers) == len(targets):
-        return polling(case, pollers)
+    if targets and all(target.polls for target in targets):
+        return polling(case, targets)
     return _not_come(case, [target for target in targets if not target.polls], place)
 
 

@@ -200,10 +200,10 @@ def conditional(case: Case) -> Ruling | None:
         targets = [case.subject(wait.target) for wait in case.graph.waits if wait.waiter == waiter.key]
         targets = targets or _elsewhere(case, waiter)
         special_waiters = [peer for peer in case.graph.stuck() if peer.doing.within("checkpoint", "evaluation")]
-        went_on = [target for target in targets if target.stuck and not _rank_only(target)]
+        went_on = all(target.stuck and not _rank_only(target) for target in targets)
         if (
             targets
-            and len(went_on) == len(targets)
+            and went_on
             and len(special_waiters) < len(targets) + _proven(waiter)  # the name of a function alone breaks no tie
             and not case.moving(target.key for target in targets)
         ):

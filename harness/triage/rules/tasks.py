@@ -94,11 +94,7 @@ def owed(case: Case) -> Ruling | None:
             continue
         tasks, process = Awaiting.of(subject.process), subject.process
         pairs = tasks.owed()
-        if not pairs or process.peers or threads_beside(process):
-            continue
-        if any(task.awaits != "connections" for task in tasks.open()) or any(loop.left_out for loop in tasks.loops):
-            continue
-        if any(map(_calls, tasks.loops)):
+        if not pairs or process.peers or threads_beside(process) or _may_go_on(tasks):
             continue
         waiters = case.graph.waiters({subject.key})
         others = [each for each in case.live() if each.key not in (subject.key, *waiters) and not collects(each)]
@@ -128,6 +124,14 @@ def _alone(case: Case, process: Process, tasks: Awaiting) -> bool:
     if any(task.awaits not in WITHIN for task in tasks.tasks):
         return False
     return not any(subject.process.is_child_of(process) for subject in case.live())
+
+
+def _may_go_on(tasks: Awaiting) -> bool:
+    """Whether a task or a call of its loops may go on by itself, or some tasks are not listed. A server's tasks that
+    wait for connections are open for ever."""
+    if any(task.awaits != "connections" for task in tasks.open()):
+        return True
+    return any(loop.left_out or _calls(loop) for loop in tasks.loops)
 
 
 def _calls(loop: EventLoop) -> bool:

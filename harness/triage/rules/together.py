@@ -143,12 +143,12 @@ def _wait(thread: Thread) -> str:
 def _next(process: Process, ring: list[str]) -> tuple[str, ...]:
     waits = [(thread, frame) for thread in _own(process) if (frame := _inner(thread)) is not None]
     keeping = [user_frame(thread.frames) for thread, _ in waits if _lock(thread) and _kept(thread)]
-    places = list(dict.fromkeys(ring or keeping))
-    notified = any(in_condition(thread.frames) and source.notified_by(frame) for thread, frame in waits)
-    takes = any(frame.file.endswith(_QUEUE) for thread, _ in waits for frame in thread.frames)
-    return (
-        IN_ONE_ORDER.format(places=" and ".join(places)) if len(ring or keeping) > 1 else "",
-        ASK_FIRST if notified and not places else "",
-        END_MARK if takes and not places else "",
-        Live("py-spy dump --pid PID   # where its threads stand"),
-    )
+    steps: list[str] = []
+    if places := list(dict.fromkeys(ring or keeping)):
+        steps = [IN_ONE_ORDER.format(places=" and ".join(places))] if len(ring or keeping) > 1 else []
+    else:
+        if any(in_condition(thread.frames) and source.notified_by(frame) for thread, frame in waits):
+            steps.append(ASK_FIRST)
+        if any(frame.file.endswith(_QUEUE) for thread, _ in waits for frame in thread.frames):
+            steps.append(END_MARK)
+    return *steps, Live("py-spy dump --pid PID   # where its threads stand")

@@ -141,15 +141,12 @@ def unread(case: Case) -> list[Subject]:
 
 def _unnamed(case: Case, subject: Subject) -> bool:
     process = subject.process
-    if not process.samples or _moves(subject):
-        return False
-    looks = ((subject.doing, -1), (subject.before, 0))
-    if not _in_tasks(subject) and any(not _awaited(look, process.samples[at].wchan) for look, at in looks):
-        return False
-    threads = [stacks.classify(thread) for thread in process.threads if not thread.main]
-    if any(thread.within(*SERVING) for thread in threads) or not subject.doing.frame:
-        return False
     awaited = _awaited(subject.doing, process.last_look.wchan)
+    waits = awaited and _awaited(subject.before, process.first_look.wchan)
+    if not process.samples or _moves(subject) or not (waits or _in_tasks(subject)):
+        return False
+    if _serves_beside(process) or not subject.doing.frame:
+        return False
     if awaited == _CHILD and _judged_below(case, process):
         return False
     if awaited == _SELECT and (serves(subject) or any(look.timed for look in process.samples)):
@@ -158,6 +155,11 @@ def _unnamed(case: Case, subject: Subject) -> bool:
     if subject.rank is not None or awaited == _FILE_LOCK:
         return True
     return not ((_fed(case, subject) and not _stands_with_all(case, subject)) or _loops(subject))
+
+
+def _serves_beside(process: Process) -> bool:
+    """Whether a thread beside the main one stands in a loop of requests."""
+    return any(stacks.classify(thread).within(*SERVING) for thread in process.threads if not thread.main)
 
 
 def _judged_below(case: Case, process: Process) -> bool:
