@@ -13,7 +13,7 @@ from probes import redaction
 from reports import codec
 from reports.codec import Number
 from reports.model import STRICT
-from reports.text import counted
+from reports.text import agreeing, counted
 
 SCHEMA_VERSION = 1  # of the doctor's JSON
 Severity = Literal["error", "warning", "info"]
@@ -120,9 +120,9 @@ class Report:
         makes, may, nothing = (sum(item.severity == name for item in between) for name in SEVERITIES)
         failing = dict.fromkeys(item.where[0] for item in of_one)
         parts = {
-            f"{makes} setting{'s make' if makes > 1 else ' makes'} them other runs": makes,
+            f"{makes} {agreeing(makes, 'setting makes', 'settings make')} them other runs": makes,
             f"{may} may": may,
-            f"{nothing} {'change' if nothing > 1 else 'changes'} nothing": nothing,
+            f"{nothing} {agreeing(nothing, 'changes', 'change')} nothing": nothing,
             f"{len(self.unchecked):,} not compared": len(self.unchecked),
             f"{' and '.join(failing)} will fail": len(failing),
         }

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from probes import redaction
 from reports import codec
 from reports.codec import Number
+from reports.text import agreeing
 
 SCHEMA_VERSION = 1  # of the verdict's JSON
 
@@ -662,7 +663,7 @@ class Verdict:
             return ""
         first, *further = self.reservations
         more = sum(len(reservation.items) for reservation in further)
-        suffix = f" (and {more} more {'reservation' if more == 1 else 'reservations'})" if more else ""
+        suffix = f" (and {more} more {agreeing(more, 'reservation', 'reservations')})" if more else ""
         return first.words + suffix
 
     @property
@@ -671,7 +672,7 @@ class Verdict:
         count = self.coverage.get(IN_PART) if self.verdict in PASSES else None
         if not isinstance(count, int) or not count:
             return ""
-        return f"{count} {'check was' if count == 1 else 'checks were'} tested in part"
+        return f"{count} {agreeing(count, 'check was', 'checks were')} tested in part"
 
     @property
     def headline(self) -> str:

@@ -109,6 +109,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def agreeing(number: int, singular: str, plural: str) -> str:
+    """Return the form of a verb or noun that agrees with a number: `waits` for 1, `wait` for 0 and 2."""
+    return singular if number == 1 else plural
+
+
 def part_of(part: int, whole: int, noun: str) -> str:
     """Return `7,971 of 8,801 samples`. `noun`: in the singular."""
     return f"{part:,} of {counted(whole, noun)}"

@@ -21,7 +21,7 @@ from harness.parity.runs.preflight import check_environment, preflight
 from probes.format import SIDES, FormatError, Run
 from probes.redaction import WITHHELD
 from reports.bisect_model import Bisection, Call
-from reports.text import counted, show
+from reports.text import agreeing, counted, show
 from scenarios.engines import registry
 from scenarios.settings import Scenario
 
@@ -197,7 +197,7 @@ def search_for(
     remainder = f"the other {remaining_count} differences together" if remaining_count > 1 else "the other difference"
     if outcome.remainder == "skip":
         return search.report("ONE OF THESE", f"{causes}; {remainder} could not be judged", results)
-    nothing = f"; {remainder} {'change' if remaining_count > 1 else 'changes'} nothing"
+    nothing = f"; {remainder} {agreeing(remaining_count, 'changes', 'change')} nothing"
     return search.report("FOUND", causes + nothing * bool(remaining_count), results)
 
 

@@ -20,7 +20,7 @@ from probes.files import make_folder, write_whole
 from reports.layout import Page
 from reports.nightly_model import Course, Measured, NightRow
 from reports.sections.nightly import compared, plot
-from reports.text import clean, counted
+from reports.text import agreeing, clean, counted
 
 if TYPE_CHECKING:
     from harness.nightly.history import History
@@ -100,7 +100,7 @@ def compare(
         rows = compared(past.night(first), past.night(second))
     if format == "json":
         return show_json(rows)
-    verb = "differs" if len(rows) == 1 else "differ"
+    verb = agreeing(len(rows), "differs", "differ")
     with Page() as page:
         for row in rows:
             page.prose(f"{clean(row.cell)}: {clean(row.first)} → {clean(row.second)}", indent="  ")

@@ -10,7 +10,7 @@ from harness.commands.options import TextOrJson
 from harness.commands.showing import say, show_json
 from reports.layout import Page
 from reports.sections.triage import ranks
-from reports.text import clean, counted
+from reports.text import agreeing, clean, counted
 
 if TYPE_CHECKING:
     from harness.triage.folding import Folded, FoldedStack
@@ -59,7 +59,7 @@ def stacks(
 def _print(page: Page, stack: FoldedStack, folded: Folded) -> None:
     from rich.text import Text
 
-    numbers = f"rank{'s' if len(stack.ranks) > 1 else ''} {ranks(stack.ranks)}" if stack.ranks else ""
+    numbers = f"{agreeing(len(stack.ranks), 'rank', 'ranks')} {ranks(stack.ranks)}" if stack.ranks else ""
     more = f" and {len(stack.processes) - MAX_NAMED} more" if len(stack.processes) > MAX_NAMED else ""
     unnamed = ", ".join(stack.processes[:MAX_NAMED]) + more
     who = _clean("; ".join(filter(None, (numbers, unnamed))))

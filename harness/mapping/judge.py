@@ -23,7 +23,7 @@ from typing import Any, Literal
 from harness.errors import closest, nearest
 from harness.mapping.carried_settings import ORDINARY, Edge, Setting, owners
 from probes import limits
-from reports.text import counted
+from reports.text import agreeing, counted
 from scenarios.engines.accepted import Accepted
 from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.mapping import PARTS
@@ -406,7 +406,7 @@ class Judge:
         unowned = {name for name in trial.followers if (trial.setting.part, name) not in self.owners}
         if unowned:
             named = ", ".join(sorted(unowned))
-            is_not = "are no names of it" if len(unowned) > 1 else "is not its name"
+            is_not = agreeing(len(unowned), "is not its name", "are no names of it")
             text = f"{named} {is_not} in {self.target.title}"
             return self._arrival(trial, "renamed", text, trial.varied, trial.setting.second, show=unowned)
         if not trial.accepted:

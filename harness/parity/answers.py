@@ -22,7 +22,7 @@ from probes.format import SIDES
 from reports.headline import headline
 from reports.model import Cause, Check
 from reports.sections.parity import exceeded
-from reports.text import counted, figure, part_of
+from reports.text import agreeing, counted, figure, part_of
 
 NOTHING = "nothing recorded explains what differs"
 
@@ -120,7 +120,7 @@ def divergent(
         return Answer.of(verdict, causes[0].summary, NOTHING, evidence)
     first, *further_causes = named
     if further_causes:
-        evidence.append(f"{len(further_causes)} more {'cause' if len(further_causes) == 1 else 'causes'}, listed below")
+        evidence.append(f"{len(further_causes)} more {agreeing(len(further_causes), 'cause', 'causes')}, listed below")
     if len(named) < len(causes):
         evidence.append("a part of the difference has no explanation")
     party = f" (the {first.party})" if first.party in SIDES and first.party not in first.summary else ""

@@ -7,6 +7,7 @@ evidence was taken. `None` and empty mean that a value was not collected, and a 
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -44,6 +45,11 @@ class Thread:
     delay_s: Number | None = None  # seconds so far in which it was runnable without a processor
     wchan: str = ""  # kernel function in which it sleeps
 
+    @property
+    def leads(self) -> bool:
+        """Whether it is the main thread, by what was collected of it or by its name."""
+        return self.main or self.name == "MainThread"
+
 
 # Beginnings of notes that say why there is no Python stack of a process.
 NOT_PERMITTED = "ptrace is not permitted"
@@ -51,6 +57,12 @@ NOT_PYTHON = "not a Python process"
 PASTED = "pasted"  # `source` of evidence from stacks that somebody pasted: one look without a time
 UNREAD = "it cannot be read"  # in a note, of a file that was pasted
 ENDED = ("gone", "Z", "X")  # states of a process that is over
+
+
+def main_frames(threads: Sequence[Thread]) -> tuple[Frame, ...]:
+    """The stack of the main thread; of the first thread if none is called main."""
+    main = [thread for thread in threads if thread.leads] or list(threads[:1])
+    return main[0].frames if main else ()
 
 
 @dataclass(frozen=True)
@@ -96,6 +108,14 @@ class Sample:
     owed: tuple[str, ...] = ()  # TCP peers to which it sent data, and from which none has come since
     unread: tuple[tuple[str, Number], ...] = ()  # TCP clients of it -> bytes of theirs that it has not read
     unaccepted: int = 0  # connections at its ports that it has not accepted
+
+    @property
+    def main_frames(self) -> tuple[Frame, ...]:
+        """The stack of its main thread, innermost first; empty without one."""
+        return main_frames(self.threads)
+
+
+NO_LOOK = Sample(at_s=0.0, state="")  # the last look at a process at which nobody looked
 
 
 @dataclass(frozen=True)
@@ -308,6 +328,49 @@ class Process:
     shared_lock: SharedLock | None = None
     logged_threads: tuple[LostThread, ...] = ()  # threads whose end its log tells, where no probe of ours is in it
 
+    def is_child_of(self, parent: Process) -> bool:
+        return (self.host, self.ppid) == (parent.host, parent.pid)
+
+    @property
+    def last_look(self) -> Sample:
+        """What it showed when it was last looked at; `NO_LOOK` if it never was."""
+        return self.samples[-1] if self.samples else NO_LOOK
+
+    @property
+    def first_look(self) -> Sample:
+        """What it showed when it was first looked at; `NO_LOOK` if it never was."""
+        return self.samples[0] if self.samples else NO_LOOK
+
+    @property
+    def between_looks_s(self) -> float:
+        """Seconds from the first look to the last; 0 without two looks."""
+        return self.last_look.at_s - self.first_look.at_s
+
+    @property
+    def threads(self) -> tuple[Thread, ...]:
+        """Its threads at the last look."""
+        return self.last_look.threads
+
+    @property
+    def main_frames(self) -> tuple[Frame, ...]:
+        """The stack of its main thread at the last look, innermost first."""
+        return self.last_look.main_frames
+
+    @property
+    def open_spans(self) -> tuple[OpenSpan, ...]:
+        """Its open spans by its heartbeat, the outermost first."""
+        return self.beat.open_spans if self.beat is not None else ()
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether a probe of ours is in it."""
+        return self.beat is not None or self.journal is not None
+
+    @property
+    def has_last_word(self) -> bool:
+        """Whether it said itself that it ended in order, by its heartbeat or its journal."""
+        return (self.beat is not None and self.beat.ended) or (self.journal is not None and self.journal.closed)
+
     @property
     def lost_threads(self) -> tuple[LostThread, ...]:
         """Its threads that ended with an error, by its heartbeat, else by its log."""
@@ -318,6 +381,10 @@ class Process:
         """Host and pid; of a rank without a pid, as in a log, its rank in place of it."""
         return f"{self.host}:{self.pid}" if self.pid or self.rank is None else f"{self.host}:rank_{self.rank}"
 
+
+# The process of a node of which only a peer's recorder knows: it was not looked at, and has neither heartbeat nor
+# journal. No process of evidence has an empty host.
+NO_PROCESS = Process(host="", pid=0)
 
 Resources = tuple[tuple[str, Number], ...]  # amounts of Ray's resources by name, such as ("CPU", 1.0)
 

@@ -98,7 +98,7 @@ def triage(
 
 def lived(evidence: Evidence) -> bool:
     """Whether any of its processes lived when it was taken."""
-    return any(process.samples and process.samples[-1].state not in ENDED for process in evidence.processes)
+    return any(process.samples and process.last_look.state not in ENDED for process in evidence.processes)
 
 
 def stood_still(verdict: Verdict) -> bool:
@@ -330,7 +330,7 @@ def _filled(case: Case, ruling: Ruling, step: str) -> str:
 def _without_stop(case: Case, step: str) -> str:
     """Let py-spy not stop a process that writes to a full pipe: the write would return short. A stack of C needs that
     stop, so that this step is left out."""
-    writers = {f"--pid {each.pid} " for each in case.evidence.processes if each.samples and each.samples[-1].writing}
+    writers = {f"--pid {each.pid} " for each in case.evidence.processes if each.last_look.writing}
     if "py-spy dump " not in step or not any(writer in step for writer in writers):
         return step
     return "" if "--native" in step else step.replace("py-spy dump", "py-spy dump --nonblocking")
@@ -354,9 +354,9 @@ def _party(subject: Subject, why: str, frame: str = "") -> Party:
         why=why,
         rank=subject.rank,
         role=subject.role,
-        host=process.host if process else "",
-        pid=process.pid if process else None,
-        engine=process.engine if process else "",
+        host=process.host,
+        pid=process.pid if subject.has_process else None,
+        engine=process.engine,
         frame=frame or subject.frame,
     )
 

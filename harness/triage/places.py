@@ -7,10 +7,11 @@ its spec. Frames of C and C++ are matched by entries whose function begins with 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
 from harness.frameworks.spec import frameworks
-from harness.triage.evidence import Frame
+from harness.triage.evidence import Frame, Thread
 from scenarios.engines.registry import names, specs
 from scenarios.engines.spec import FramePattern
 
@@ -234,6 +235,16 @@ def users(frame: Frame) -> bool:
     if frame.file == "<string>":  # of `python -c`, where it is a function; dataclasses make dunder methods so, too
         return frame.function != "<module>" and not frame.function.startswith("__")
     return _users(frame.file)
+
+
+def inner_frame(frames: Iterable[Frame]) -> Frame | None:
+    """The innermost frame of the user's code; None without one."""
+    return next(filter(users, frames), None)
+
+
+def runs_users(thread: Thread) -> bool:
+    """Whether a frame of a thread is of the user's code."""
+    return any(map(users, thread.frames))
 
 
 @lru_cache(maxsize=65536)

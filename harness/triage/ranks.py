@@ -109,7 +109,7 @@ def _rank_evidence(process: Process) -> int:
     counted = process.beat.sequences if process.beat else {}
     if any(process.rank in group.members for group in groups) or any(counted.values()):
         return 2
-    return int(process.beat is not None or process.journal is not None)
+    return int(process.is_recorded)
 
 
 def _met(process: Process, peer: Process) -> bool:

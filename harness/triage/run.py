@@ -156,7 +156,7 @@ def _may_decide_later(verdict: Verdict, evidence: Evidence) -> bool:
         and not evidence.directories
         and len({process.host for process in evidence.processes}) == 1
         and sum(node.alive for node in evidence.ray_nodes) < 2
-        and any(look.threads for process in evidence.processes for look in process.samples[-1:])
+        and any(process.threads for process in evidence.processes)
     )
 
 

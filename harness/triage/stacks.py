@@ -146,7 +146,7 @@ def in_ray_task(threads: Iterable[Thread]) -> Thread | None:
     for thread in threads:
         if called := _called_by_loop(thread):
             return replace(thread, frames=called)
-        if not _is_leading(thread) and any(plain(frame.function) == _TASK for frame in thread.frames):
+        if not thread.leads and any(plain(frame.function) == _TASK for frame in thread.frames):
             return thread
     return None
 
@@ -193,7 +193,7 @@ def classify(thread: Thread, sample: Sample | None = None, native: Thread | None
     if kinds:
         kind, op = _waits_in(kinds)
     elif thread.frames:
-        sleeps = sample is not None and "nanosleep" in sample.wchan and _is_leading(thread)
+        sleeps = sample is not None and "nanosleep" in sample.wchan and thread.leads
         kind, op = "sleep" if sleeps else "user", ""
     else:
         kind, op = "unknown", ""
@@ -214,7 +214,7 @@ def _kinds(thread: Thread, native: Thread | None) -> list[tuple[str, str]]:
     if native is not None and (not kinds or kinds[0][0] in _AROUND):
         below = [(entry.kind, entry.op) for entry in map(match, native.frames) if entry and entry.function[0] == "<"]
         kinds = below[:1] + kinds
-    return _from_the_call(kinds, leading=_is_leading(thread))
+    return _from_the_call(kinds, leading=thread.leads)
 
 
 @lru_cache(maxsize=4096)  # stacks; a job of a thousand ranks has few that differ
@@ -282,10 +282,10 @@ def _user_frame(frames: tuple[Frame, ...]) -> str:
     return next((describe(frame) for frame in of_text if (frame.file, frame.function) == ("<string>", "<module>")), "")
 
 
-def main_stack(process: Process | None) -> list[str]:
+def main_stack(process: Process) -> list[str]:
     """The main thread's stack at the last look that has one, or that of a Ray worker's task, innermost frame first."""
-    for look in reversed(process.samples if process is not None else ()):
-        if frames := trail(look.threads, process.pid if process is not None else 0):
+    for look in reversed(process.samples):
+        if frames := trail(look.threads, process.pid):
             return [f"{plain(function)} ({file}:{line})" for function, file, line in frames[:MAX_SHOWN]]
     return []
 
@@ -298,7 +298,7 @@ def describe(frame: Frame) -> str:
 def trail(threads: Iterable[Thread], pid: int = 0) -> tuple[tuple[str, str, int], ...]:
     """The main thread's stack, or that of a Ray worker's task, as comparable data. If two trails of a process
     differ, it moved."""
-    threads = [thread for thread in threads if _is_leading(thread) or not ours(thread)]  # may end in our probe
+    threads = [thread for thread in threads if thread.leads or not ours(thread)]  # may end in our probe
     mains = [thread for index, thread in enumerate(threads) if _is_main(thread, index, pid)]
     chosen = mains[0] if mains else threads[0] if threads else None
     if chosen is not None and classify(chosen).kind == "ray_idle":
@@ -307,16 +307,12 @@ def trail(threads: Iterable[Thread], pid: int = 0) -> tuple[tuple[str, str, int]
 
 
 def _is_main(thread: Thread, index: int, pid: int) -> bool:
-    return thread.main or thread.name == "MainThread" or (thread.tid == pid != 0)
+    return thread.leads or (thread.tid == pid != 0)
 
 
 def beside(thread: Thread) -> bool:
     """Whether it is a side thread of the program that is on a processor."""
-    return thread.active and not _is_leading(thread) and not ours(thread)
-
-
-def _is_leading(thread: Thread) -> bool:
-    return thread.main or thread.name == "MainThread"
+    return thread.active and not thread.leads and not ours(thread)
 
 
 def ours(thread: Thread) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from reports.model import Verdict
 from reports.renderers import Renderer
 from reports.sections import answer
-from reports.text import clean
+from reports.text import agreeing, clean
 
 if TYPE_CHECKING:
     from reports.renderers import Subject
@@ -28,6 +28,6 @@ class LineRenderer(Renderer):
         causes = [f"{label}: {text}" for label, text in summary.parts if label in CAUSES]
         sentences = [f"{summary.title} {summary.reason}", *causes, *missing[:MISSING]]
         if more := len(missing[MISSING:]):
-            sentences.append(f"{more} more {'thing is' if more == 1 else 'things are'} missing")
+            sentences.append(f"{more} more {agreeing(more, 'thing is', 'things are')} missing")
         sentences += [f"fix: {text}" for label, text in summary.parts if label == "fix"]  # last, to be copied
         return " ".join("; ".join(sentences).split()) + "\n"

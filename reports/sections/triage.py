@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from reports.model import Node, Party, Triage, Verdict, Wait
-from reports.text import clean, first_of
+from reports.text import agreeing, clean, first_of
 
 _NO_PID = re.compile(r":(0|rank_\d+)$")  # in the key of a process
 SHOWN_NODES = 64  # a drawing or table of a thousand processes would be unreadable
@@ -40,7 +40,7 @@ class Victims:
     @property
     def line(self) -> str:
         """Return text such as "6 ranks wait in all_reduce #17 of tp: rank 3 has not come"."""
-        return f"{self.count} {self.noun} wait{'s' if self.count == 1 else ''} in {self.waits}"
+        return f"{self.count} {self.noun} {agreeing(self.count, 'waits', 'wait')} in {self.waits}"
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,9 @@ def victims(triage: Triage) -> list[Victims]:
     for why, parties in groups.items():
         ranked = [party.rank for party in parties if party.rank is not None]
         if len(set(ranked)) == len(parties):
-            noun, who = "rank" if len(parties) == 1 else "ranks", ranks(ranked)
+            noun, who = agreeing(len(parties), "rank", "ranks"), ranks(ranked)
         else:
-            noun = "process" if len(parties) == 1 else "processes"
+            noun = agreeing(len(parties), "process", "processes")
             who = first_of(_distinct_names(parties), 6)
         rows.append(Victims(len(parties), noun, who, why))
     return sorted(rows, key=lambda group: -group.count)

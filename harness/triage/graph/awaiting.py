@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from harness.triage import source
 from harness.triage.evidence import EventLoop, Frame, Process, Task
 from harness.triage.graph.shape import components
-from harness.triage.places import plain, users
+from harness.triage.places import inner_frame, plain, users
 from harness.triage.stacks import awaits, describe
 from probes.event_loops import MOST_LISTED, MOST_LOOPS
+from reports.text import agreeing
 
 MAX_LINES = 4  # tasks of one process that are told
 WITHIN = frozenset({"lock", "condition", "event", "semaphore", "barrier", "queue.get", "queue.put", "queue.join",
@@ -43,8 +44,8 @@ class Awaiting:
     _after: dict[int, tuple[int, ...]] = field(default_factory=dict)  # place of a task -> places of those it waits for
 
     @staticmethod
-    def of(process: Process | None) -> Awaiting:
-        loops = process.loops[:MOST_LOOPS] if process is not None else ()
+    def of(process: Process) -> Awaiting:
+        loops = process.loops[:MOST_LOOPS]
         tasks = tuple(task for loop in loops for task in loop.tasks[:MOST_LISTED])  # evidence may be anybody's
         by_id = {identity: at for at, task in enumerate(tasks) for identity in task.ids}
         keepers: dict[int, list[int]] = {}
@@ -127,10 +128,10 @@ def words(task: Task) -> str:
     """What a task awaits, and where: "task Task-7 (update) awaits an Event at server.py:41 in acquire"."""
     outer = next((plain(frame.function) for frame in reversed(task.frames) if users(frame)), "")
     at = f" at {where}" if (where := place(task)) else ""
-    several = len(task.ids)
-    who = f"task {task.name}" if several < 2 else f"{several} tasks"
+    count = len(task.ids) or 1
+    who = f"task {task.name}" if count == 1 else f"{count} tasks"
     named = f" ({outer})" if outer and outer != task.name else ""
-    return f"{who}{named} await{'s' if several < 2 else ''} {_what(task)}{at}"
+    return f"{who}{named} {agreeing(count, 'awaits', 'await')} {_what(task)}{at}"
 
 
 def headline(task: Task) -> str:
@@ -144,13 +145,12 @@ def _what(task: Task) -> str:
     return _WORDS.get(task.awaits, task.awaits).format(of=of)
 
 
-def unseen(process: Process | None) -> bool:
+def unseen(process: Process) -> bool:
     """Whether a thread of a process waits in an event loop of which nothing shows the tasks."""
-    threads = process.samples[-1].threads if process is not None and process.samples else ()
-    return any(map(awaits, threads)) and not telling(process)
+    return any(map(awaits, process.threads)) and not telling(process)
 
 
-def in_loop(process: Process | None) -> str:
+def in_loop(process: Process) -> str:
     """What a process in an event loop waits for, as the verb of a sentence."""
     awaited = next(map(headline, telling(process)), "")
     return (
@@ -167,7 +167,7 @@ def place(task: Task) -> str:
 
 
 def _inner(task: Task) -> Frame | None:
-    return next((frame for frame in task.frames if users(frame)), None)
+    return inner_frame(task.frames)
 
 
 def _needed(task: Task) -> tuple[int, ...]:
@@ -196,7 +196,7 @@ def _stands(task: Task) -> bool:
     return task.still and not task.limited
 
 
-def telling(process: Process | None) -> list[Task]:
+def telling(process: Process) -> list[Task]:
     """The first few of the user's tasks of a process, those that wait for another task first."""
     own = Awaiting.of(process).own
     return sorted(own, key=lambda task: (task.main, task.awaits not in WITHIN, task.limited))[:MAX_LINES]

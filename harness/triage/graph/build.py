@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from harness.triage.evidence import Evidence, Process
 from harness.triage.flight.model import Collective, Comparison
@@ -23,23 +24,37 @@ class Graph:
     sinks: tuple[str, ...]
     cycles: tuple[tuple[str, ...], ...]
 
+    # Rules ask for these again and again, and a job of a thousand ranks has tens of thousands of waits.
+    @cached_property
+    def waiting(self) -> frozenset[str]:
+        """The processes of which something says for whom they wait."""
+        return frozenset(wait.waiter for wait in self.waits)
+
+    @cached_property
+    def _waits_by_target(self) -> dict[str, list[Wait]]:
+        waits_by_target: dict[str, list[Wait]] = {}
+        for wait in self.waits:
+            waits_by_target.setdefault(wait.target, []).append(wait)
+        return waits_by_target
+
+    def waits_for(self, target: str) -> list[Wait]:
+        return self._waits_by_target.get(target, [])
+
     def waiters(self, targets: set[str]) -> list[str]:
         """All processes that wait for one of `targets`, directly or through others, without the targets themselves."""
-        above: dict[str, list[str]] = {}
-        for wait in self.waits:
-            above.setdefault(wait.target, []).append(wait.waiter)
         reached_keys, queue = set(targets), list(targets)
         while queue:
-            for waiter in above.get(queue.pop(), ()):
-                if waiter not in reached_keys:
-                    reached_keys.add(waiter)
-                    queue.append(waiter)
+            for wait in self.waits_for(queue.pop()):
+                if wait.waiter not in reached_keys:
+                    reached_keys.add(wait.waiter)
+                    queue.append(wait.waiter)
         return [key for key in self.subjects if key in reached_keys and key not in targets]
 
     def stuck(self) -> list[Subject]:
         """Processes that wait for another process, launchers left out."""
-        waiting = {wait.waiter for wait in self.waits}
-        return [node for node in self.subjects.values() if (node.stuck or node.key in waiting) and not node.launcher]
+        return [
+            node for node in self.subjects.values() if (node.stuck or node.key in self.waiting) and not node.launcher
+        ]
 
 
 def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
@@ -71,7 +86,7 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
                 # a dump of the rank counts as seen, even if it does not contain this group
                 has_dump = comparison is not None and rank in comparison.ranks and not group.joined
                 subjects[key] = Subject(
-                    key, None, None if group.joined else rank, pending=pending.get(key), observed=has_dump,
+                    key, rank=None if group.joined else rank, pending=pending.get(key), observed=has_dump,
                     frame=_frame(pending.get(key)),
                 )  # fmt: skip
     proven_waits, subjects = edges.without_idle_engines(edges.collective(comparison, names, subjects), subjects)

@@ -12,9 +12,9 @@ from harness.triage.evidence import Evidence, Process, RayTask
 from harness.triage.graph.awaiting import Awaiting, headline, unseen
 from harness.triage.graph.motion import HELD_S, hands_on
 from harness.triage.graph.shape import components
-from harness.triage.graph.sockets import at_socket, ends, main_frames
+from harness.triage.graph.sockets import at_socket, ends
 from harness.triage.graph.subjects import Subject
-from harness.triage.places import plain, users
+from harness.triage.places import plain, runs_users
 from harness.triage.stacks import awaits
 from reports.model import Wait
 
@@ -62,14 +62,12 @@ def _at(host: str, pid: int, subjects: dict[str, Subject]) -> str:
     process."""
     if not pid or (host and f"{host}:{pid}" in subjects):
         return f"{host}:{pid}" if pid else ""
-    keys = [key for key, subject in subjects.items() if subject.process and subject.process.pid == pid]
+    keys = [key for key, subject in subjects.items() if subject.process.pid == pid]
     return keys[-1] if keys and not host else ""
 
 
 def _among(subject: Subject, callers: set[tuple[str, int]]) -> bool:
-    return subject.process is not None and bool(
-        {(subject.process.host, subject.process.pid), ("", subject.process.pid)} & callers
-    )
+    return bool({(subject.process.host, subject.process.pid), ("", subject.process.pid)} & callers)
 
 
 def _unplaced(tasks: list[RayTask]) -> set[tuple[str, int]]:
@@ -100,7 +98,7 @@ def http(
     # The address of a connection's other end tells the process that listens there.
     owners: dict[str, list[str]] = {}
     for subject in subjects.values():
-        for address in subject.process.listening if subject.process else ():
+        for address in subject.process.listening:
             owners.setdefault(address, []).append(subject.key)
     for client in clients:
         waits += _requests(client, owners, subjects)
@@ -118,15 +116,14 @@ def _loop_waits(subject: Subject, owners: Mapping[str, list[str]], subjects: dic
     """The wait of a rank in an event loop whose tasks nobody shows for the only process that owes it an answer, by the
     kernel's times of its connections. What its children or its store owe it is in none of these."""
     process = subject.process
-    if process is None or subject.rank is None or subject.doing.kind != "select" or subject.progress:
+    if subject.rank is None or subject.doing.kind != "select" or subject.progress:
         return
-    beside = [each.process for each in subjects.values() if each.process is not None]
-    if not unseen(process) or any((each.host, each.ppid) == (process.host, process.pid) for each in beside):
+    beside = [each.process for each in subjects.values() if each.has_process]
+    if not unseen(process) or any(each.is_child_of(process) for each in beside):
         return
-    store = f":{process.environ.get('MASTER_PORT', '')}"
     owed = set.intersection(*(set(look.owed) for look in process.samples)) & set(process.peers)
-    asked_peers = [peer for peer in owed if not (store[1:] and peer.endswith(store))]
-    owing = {key for peer in asked_peers for key in owners.get(peer, ("",))}  # "": somebody outside the job
+    # "": somebody outside the job
+    owing = {key for peer in _without_store(process, owed) for key in owners.get(peer, ("",))}
     owing = {key for key in owing if not key or subjects[key].rank is None}
     service = subjects.get(next(iter(owing))) if len(owing) == 1 else None
     if service is not None and _is_service(service):
@@ -150,13 +147,8 @@ def _task_waits(subject: Subject, owners: Mapping[str, list[str]], subjects: dic
 
 def _requests(client: Subject, owners: Mapping[str, list[str]], subjects: dict[str, Subject]) -> list[Wait]:
     """Waits of a client for the servers that it is connected to. `owners`: address -> processes that listen there."""
-    process = client.process
-    asked_peers = ends(process) if process is not None else ()
-    store = f":{process.environ.get('MASTER_PORT', '')}" if process is not None else ""
-    keys = dict.fromkeys(
-        key for peer in asked_peers if not (store[1:] and peer.endswith(store)) for key in owners.get(peer, ())
-        if key != client.key
-    )  # fmt: skip
+    asked_peers = _without_store(client.process, ends(client.process))
+    keys = dict.fromkeys(key for peer in asked_peers for key in owners.get(peer, ()) if key != client.key)
     # Ranks are also connected for their collectives. Whoever owns the port of the only request is its server, whatever
     # it runs; otherwise a process that serves, or a client that may serve as well.
     services = [subjects[key] for key in keys if _is_service(subjects[key])]
@@ -174,15 +166,20 @@ def _requests(client: Subject, owners: Mapping[str, list[str]], subjects: dict[s
     return []
 
 
+def _without_store(process: Process, peers: Iterable[str]) -> list[str]:
+    """These peers of a process without the store at which the ranks of its job meet."""
+    port = process.environ.get("MASTER_PORT", "")
+    return [peer for peer in peers if not (port and peer.endswith(f":{port}"))]
+
+
 def _stands_at_socket(subject: Subject) -> bool:
     """Whether it only waits at a socket, and no other layer says for whom."""
-    if subject.stuck or subject.ended or subject.blocked or subject.progress or subject.polls or _takes_orders(subject):
+    if not subject.rests or subject.stuck or subject.polls or _takes_orders(subject):
         return False
-    return subject.process is not None and at_socket(subject.process)
+    return at_socket(subject.process)
 
 
 def _socket_waits(subject: Subject, owners: Mapping[str, list[str]], subjects: dict[str, Subject]) -> Iterator[Wait]:
-    assert subject.process is not None
     for key in dict.fromkeys(key for peer in ends(subject.process) for key in owners.get(peer, ())):
         if key != subject.key and _is_service(subjects[key]):
             because = f"waits at a socket: no answer from {subjects[key].label}"
@@ -192,8 +189,8 @@ def _socket_waits(subject: Subject, owners: Mapping[str, list[str]], subjects: d
 def _send_waits(subject: Subject, subjects: dict[str, Subject]) -> Iterator[Wait]:
     """The wait of a process whose main thread sends to a full Unix socket for the only process that can read it."""
     process = subject.process
-    reader = subjects.get(f"{process.host}:{process.reader}") if process is not None and process.reader else None
-    if process is None or reader is None or subject.progress:
+    reader = subjects.get(f"{process.host}:{process.reader}") if process.reader else None
+    if reader is None or subject.progress:
         return
     if all(look.writing.startswith("socket:") and _SENDS.search(look.wchan) for look in process.samples):
         because = f"sends to a socket: {reader.label} does not read"
@@ -209,10 +206,9 @@ def answering(evidence: Evidence, subjects: dict[str, Subject], known_waits: lis
     updated_subjects = dict(subjects)
     for wait in known_waits:
         waiter, target = subjects[wait.waiter], updated_subjects[wait.target]
-        if wait.layer not in ("http", "engine") or target.progress or target.blocked or target.process is None:
+        if wait.layer not in ("http", "engine") or target.progress or target.blocked:
             continue
-        looks = waiter.process.samples if waiter.process else ()
-        ages = [age for look in looks for peer, age in look.heard if peer in target.process.listening]
+        ages = [age for look in waiter.process.samples for peer, age in look.heard if peer in target.process.listening]
         if ages and min(ages) < limit_s:
             words = f"data came from it to {waiter.label} {min(ages):.1f} s ago"
             updated_subjects[wait.target] = replace(target, progress=words, moved=True)
@@ -220,7 +216,7 @@ def answering(evidence: Evidence, subjects: dict[str, Subject], known_waits: lis
 
 
 def _peers(subject: Subject) -> tuple[str, ...]:
-    return subject.process.peers if subject.process else ()
+    return subject.process.peers
 
 
 def _is_service(subject: Subject) -> bool:
@@ -229,7 +225,7 @@ def _is_service(subject: Subject) -> bool:
     Excluded are ranks, launchers, an engine's workers (their connections are those of their group), and Ray's workers
     (all of them are connected to each other).
     """
-    ray = subject.process is not None and subject.process.title.startswith("ray::")
+    ray = subject.process.title.startswith("ray::")
     return subject.rank is None and not subject.launcher and not ray and not _takes_orders(subject)
 
 
@@ -254,11 +250,9 @@ def _asks(subject: Subject) -> bool:
 
 
 def _serves(subject: Subject) -> bool:
-    if subject.process is None or not subject.process.samples:
-        return False
     return any(
         "/uvicorn/" in frame.file or (plain(frame.function) == "serve_forever" and _HTTP_SERVER.search(frame.file))
-        for thread in subject.process.samples[-1].threads
+        for thread in subject.process.threads
         for frame in thread.frames
     )
 
@@ -278,11 +272,11 @@ def children(
     requests = {wait.target: wait for wait in known_waits if wait.layer in ("ray", "http")}
     started: dict[tuple[str, int], list[Subject]] = {}
     for subject in subjects.values():
-        if subject.process is not None and not subject.launcher:
+        if subject.has_process and not subject.launcher:
             started.setdefault((subject.process.host, subject.process.ppid), []).append(subject)
     for subject in subjects.values():
         # Waits that another layer has proven are stronger than where a process stands.
-        if subject.process is None or subject.launcher or subject.key in waited or subject.pending is not None:
+        if not subject.has_process or subject.launcher or subject.key in waited or subject.pending is not None:
             continue
         request = requests.get(subject.key)
         below = _called_children(subject, request, subjects, started)
@@ -307,7 +301,6 @@ def _called_children(
 ) -> list[Subject]:
     """The children whose end or answer it may be waiting for, by where it stands."""
     process = subject.process
-    assert process is not None
     if _awaits_engine(subject, request):
         parents = {process.pid} | _passed_on(process, subjects)
     elif subject.doing.kind in ("join", "engine_call"):
@@ -318,21 +311,26 @@ def _called_children(
 
 
 def _waits_for_children(subject: Subject, request: Wait | None, below: list[Subject]) -> Iterator[Wait]:
-    layer = "process" if subject.doing.kind == "join" else "engine"
+    joins = subject.doing.kind == "join"
+    layer = "process" if joins else "engine"
     several, busy = sum(not child.ended for child in below) > 1, any(child.progress for child in below)
     for child in below:
-        process = child.process
-        assert process is not None
         if (child.blocked or child.ended) and busy:
             continue  # the child that advances may be the one that answers; a failed tool may have been dealt with
-        if layer == "process" and _left_uncollected(subject, child) and len(below) > 1:
+        if joins and _left_uncollected(subject, child) and len(below) > 1:
             continue
         if request is not None and _awaits_engine(subject, request):
-            if process.engine and (child.blocked or not child.doing.idle):  # an idle engine has answered
-                yield _behind(request, subject, child, layer, f"its engine {process.pid} is not idle")
-        elif not (layer == "process" and (_done(child) or (_rests(child) and (several or _in_wait(child))))):
-            because = f"{subject.doing.op}: its child {process.pid}"
+            if child.process.engine and (child.blocked or not child.doing.idle):  # an idle engine has answered
+                yield _behind(request, subject, child, layer, f"its engine {child.process.pid} is not idle")
+        elif not (joins and _need_not_end(child, several=several)):
+            because = f"{subject.doing.op}: its child {child.process.pid}"
             yield Wait(subject.key, child.key, layer, because, operation=subject.doing.op)
+
+
+def _need_not_end(child: Subject, *, several: bool) -> bool:
+    """Whether nothing says that a parent that joins its children waits for the end of this one. `several` of them
+    live."""
+    return _done(child) or (_waits_for_nobody(child) and (several or _in_wait(child)))
 
 
 def _writers_that_ended(subject: Subject, started: dict[tuple[str, int], list[Subject]]) -> Iterator[Wait]:
@@ -341,10 +339,10 @@ def _writers_that_ended(subject: Subject, started: dict[tuple[str, int], list[Su
     One that ended in good order counts if it is the only one: of several, any may have been a mere helper.
     """
     process = subject.process
-    if process is None or not (unwritten(subject) or _reads_its_pipe(subject)):
+    if not (unwritten(subject) or _reads_its_pipe(subject)):
         return
     over = [child for child in started.get((process.host, process.pid), ()) if child.ended]
-    failed = [child for child in over if child.process and (child.process.exit_code or child.process.error)]
+    failed = [child for child in over if child.process.exit_code or child.process.error]
     for child in failed or (over if len(over) == 1 else []):
         operation = subject.doing.op or "a read"
         because = f"{operation}: {child.label} has ended, and no other process can write to its pipe"
@@ -359,24 +357,21 @@ def unwritten(subject: Subject) -> bool:
 
 def _reads_its_pipe(subject: Subject) -> bool:
     """Whether its own code reads, by its text, a pipe to which nobody is left that could write, as `unwritten` says."""
-    if subject.process is None or subject.doing.kind not in ("user", "unknown") or not _alone_with_pipe(subject):
+    if subject.doing.kind not in ("user", "unknown") or not _alone_with_pipe(subject):
         return False
-    return any(source.reads(frame) for frame in main_frames(subject.process.samples[-1].threads)[:1])
+    return any(source.reads(frame) for frame in subject.process.main_frames[:1])
 
 
 def _alone_with_pipe(subject: Subject) -> bool:
     process = subject.process
-    if process is None or not process.own_pipe or subject.ended:
+    if not process.own_pipe or not subject.rests or _writes_beside(subject):
         return False
-    if subject.progress or subject.blocked or _writes_beside(subject):
-        return False
-    beside = [each for each in process.samples[-1].threads if not (each.main or each.name == "MainThread")]
-    return not any(users(frame) for thread in beside for frame in thread.frames)
+    beside = [each for each in process.threads if not each.leads]
+    return not any(map(runs_users, beside))
 
 
 def _held_up(subject: Subject, request: Wait | None, descendant: Subject) -> Wait:
     """A wait for a descendant that is stopped, or that the kernel or its interpreter lock holds."""
-    assert descendant.process is not None
     why = f"{descendant.process.pid}, which it started, is {descendant.blocked}"
     if request is not None:
         return _behind(request, subject, descendant, "engine", why)
@@ -392,7 +387,7 @@ def _may_wait_below(subject: Subject, is_asked: bool) -> bool:
 
     For a process without a rank that received no request, only a join, an engine call or a transition shows this.
     """
-    if subject.progress or subject.blocked or subject.ended or subject.process is None:
+    if not subject.rests:
         return False
     kind = subject.doing.kind
     if kind in ("join", "engine_call", "transition"):
@@ -401,7 +396,7 @@ def _may_wait_below(subject: Subject, is_asked: bool) -> bool:
         return True  # an event loop that runs until its engine answers looks like idle user code
     if subject.rank is None or subject.doing.within("scheduler", "orders", "ray_idle", "http_server"):
         return False  # it waits for requests
-    waits = subject.process.samples and _NEAR.search(subject.process.samples[-1].wchan)
+    waits = _NEAR.search(subject.process.last_look.wchan)
     return kind in ("select", "queue", "lock") or (kind in ("user", "unknown") and bool(waits))
 
 
@@ -411,7 +406,7 @@ def _held_below(subject: Subject, started: dict[tuple[str, int], list[Subject]])
     held_descendants: list[Subject] = []
     level, visited = [subject], {subject.key}
     while level:
-        below = [child for each in level if each.process
+        below = [child for each in level
                  for child in started.get((each.process.host, each.process.pid), ())
                  if child.key not in visited and not child.ended]  # fmt: skip
         if any(child.progress for child in below):
@@ -430,29 +425,26 @@ def _behind(request: Wait, subject: Subject, child: Subject, layer: str, why: st
 def _done(subject: Subject) -> bool:
     """Whether it ended without an error, so that a wait for its end is over. A parent that joins its children one
     after another waits for one that is alive."""
-    return subject.ended and subject.process is not None and not subject.process.exit_code and not subject.process.error
+    return subject.ended and not subject.process.exit_code and not subject.process.error
 
 
 def _left_uncollected(subject: Subject, child: Subject) -> bool:
     """Whether a child that is no rank was over while its parent slept in wait(2): the kernel would have woken the
     parent if it waited for that child."""
     process, its = subject.process, child.process
-    if process is None or its is None or its.rank is not None or not (its.samples and process.samples):
-        return False
-    return its.samples[-1].state == "Z" and process.samples[-1].wchan == "do_wait"
+    return its.rank is None and its.last_look.state == "Z" and process.last_look.wchan == "do_wait"
 
 
-def _rests(subject: Subject) -> bool:
+def _waits_for_nobody(subject: Subject) -> bool:
     """Whether it is alive, does nothing, and waits for nobody known, like a monitor whose end nobody expects. Among
     several such children nothing says which one the parent waits for."""
-    return not (subject.ended or subject.blocked or subject.stuck or subject.progress)
+    return subject.rests and not subject.stuck
 
 
 def _in_wait(subject: Subject) -> bool:
     """Whether it waits without an error for work, a message or a lock, as an idle server does: somebody outside may
     bring that."""
-    failed = subject.process is not None and bool(subject.process.error)
-    return subject.doing.kind in ("select", "queue", "lock") and not failed
+    return subject.doing.kind in ("select", "queue", "lock") and not subject.process.error
 
 
 def _passed_on(process: Process, subjects: dict[str, Subject]) -> set[int]:
@@ -460,7 +452,7 @@ def _passed_on(process: Process, subjects: dict[str, Subject]) -> set[int]:
     return {
         subject.process.pid
         for subject in subjects.values()
-        if subject.process and (subject.process.host, subject.process.ppid) == (process.host, process.pid)
+        if subject.process.is_child_of(process)
         if subject.process.engine and subject.doing.idle and not subject.blocked
     }
 
@@ -476,7 +468,7 @@ def reads(subjects: Mapping[str, Subject], known_waits: Iterable[Wait]) -> dict[
     writers, descriptions = {}, {}
     for key, subject in subjects.items():
         process = subject.process
-        target = subjects.get(f"{process.host}:{process.writer}") if process is not None and process.writer else None
+        target = subjects.get(f"{process.host}:{process.writer}") if process.writer else None
         if target is not None and not subject.ended and not _writes_beside(target):
             at = f", {subject.doing.frame}" if subject.doing.frame else ""
             writers[key] = target.key
@@ -490,7 +482,7 @@ def reads(subjects: Mapping[str, Subject], known_waits: Iterable[Wait]) -> dict[
 def _writes_beside(subject: Subject) -> bool:
     """Whether a thread other than the main one may write, itself or in a task of its event loop, or nothing is known
     of its threads."""
-    threads = subject.process.samples[-1].threads if subject.process is not None and subject.process.samples else ()
+    threads = subject.process.threads
     return not threads or any(
         hands_on(thread) or awaits(thread) or all(frame.file.endswith("/threading.py") for frame in thread.frames)
         for thread in threads
@@ -500,5 +492,5 @@ def _writes_beside(subject: Subject) -> bool:
 
 def _at_one_time(ring: Iterable[Subject]) -> bool:
     """Whether some moment lies between the two looks at each process of the ring."""
-    looks = [subject.process.samples for subject in ring if subject.process is not None and subject.process.samples]
+    looks = [subject.process.samples for subject in ring if subject.process.samples]
     return bool(looks) and max(its[0].at_s for its in looks) < min(its[-1].at_s for its in looks)

@@ -14,7 +14,6 @@ from harness.triage.evidence import Evidence, Process
 from harness.triage.flight.compare import usual_side
 from harness.triage.flight.model import Comparison, GroupState, Mismatch, RankState
 from harness.triage.flight.operations import peers
-from harness.triage.graph.sockets import main_frames
 from harness.triage.graph.subjects import Subject, ended, finished
 from harness.triage.graph.worlds import same_kind, same_world, world
 from harness.triage.places import plain
@@ -203,7 +202,7 @@ def _without_dump(group: GroupState, names: Names, subjects: dict[str, Subject])
     reasons = {}
     for absent_rank in group.absent:
         its = subjects.get(names.key(group, absent_rank))
-        if its is None or not its.observed or its.process is None:
+        if its is None or not its.observed or not its.has_process:
             reasons[absent_rank] = "has no recorder data"
         elif its.ended:
             reasons[absent_rank] = "has ended"
@@ -226,7 +225,7 @@ def store(
     joining = {key: forming(member) for key, member in subjects.items() if forming(member) is not None}
     ranked: dict[int, list[Subject]] = {}
     for subject in subjects.values():
-        if subject.rank is not None and subject.process and not superseded(subject.process, evidence.processes):
+        if subject.rank is not None and subject.has_process and not superseded(subject.process, evidence.processes):
             ranked.setdefault(subject.rank, []).append(subject)
     # All ranks of one world lack the same ranks: so they are looked for once, not by each of a thousand ranks.
     absent: dict[object, list[tuple[int, list[Subject]]]] = {}
@@ -249,7 +248,7 @@ def store(
                 continue
             # A rank without any process becomes a node of its own, so that it can be named as never started.
             name = f"rank {rank}"
-            for counterpart in counterparts or [subjects.setdefault(name, Subject(name, None, rank, observed=False))]:
+            for counterpart in counterparts or [subjects.setdefault(name, Subject(name, rank=rank, observed=False))]:
                 if counterpart.key not in joining and counterpart.key != key:
                     because = f"{what.op}: {counterpart.label} has not come"
                     waits.append(Wait(key, counterpart.key, "store", because, what.age_s, operation=what.op))
@@ -291,10 +290,9 @@ KEY = "store"  # the operation of a wait for a key that no function of a group s
 def forming(subject: Subject) -> Forming | None:
     """The group that this process is making, by its open spans and its stack; None if it makes none."""
     process = subject.process
-    if process is None or subject.ended:
+    if subject.ended:
         return None
-    spans = process.beat.open_spans if process.beat else ()
-    inside = [span for span in spans if span.name in (*MAKERS, MEETING, HELPER) and not _over(subject)]
+    inside = [span for span in process.open_spans if span.name in (*MAKERS, MEETING, HELPER) and not _over(subject)]
     if not inside and (subject.doing.kind != "store" or subject.doing.op == KEY):
         return None  # a program that waits for a key of a store of its own makes no group
     fields: dict[str, object] = {}
@@ -322,11 +320,9 @@ def forming(subject: Subject) -> Forming | None:
 
 def _registers(subject: Subject) -> bool:
     """Whether the group goes into torch's register, by an open span or a frame of the function that makes it."""
-    process = subject.process
-    assert process is not None
-    if process.beat is not None and any(span.name in MAKERS for span in process.beat.open_spans):
+    if any(span.name in MAKERS for span in subject.process.open_spans):
         return True
-    frames = [frame for sample in process.samples[-1:] for thread in sample.threads for frame in thread.frames]
+    frames = [frame for thread in subject.process.threads for frame in thread.frames]
     return any(plain(frame.function) in MAKERS and "torch/distributed/" in frame.file for frame in frames)
 
 
@@ -381,13 +377,11 @@ def unresolved(
     nothing of them.
     """
     waited = {wait.waiter for wait in known_waits}
-    ranked = [subject for subject in subjects.values() if subject.rank is not None and subject.process is not None]
+    ranked = [subject for subject in subjects.values() if subject.rank is not None and subject.has_process]
     broken = [
         subject
         for subject in ranked
-        if subject.process
-        and (subject.ended or subject.blocked)
-        and not superseded(subject.process, evidence.processes)
+        if (subject.ended or subject.blocked) and not superseded(subject.process, evidence.processes)
     ]
     waits = [
         wait
@@ -406,7 +400,7 @@ def unresolved(
 def _may_miss_peer(subject: Subject) -> bool:
     """Whether it stands where a peer may be missing. A process that waits for an answer over HTTP misses a server,
     not a rank."""
-    if subject.ended or subject.blocked or subject.progress or subject.doing.idle:
+    if not subject.rests or subject.doing.idle:
         return False
     if subject.pending is None and subject.doing.kind == "http_client":
         return False
@@ -443,10 +437,10 @@ def _waits_by_stacks(alone: Subject, ranked: list[Subject]) -> list[Wait]:
     ]
 
 
-def _left_in_order(done: Process | None, peer: Process | None) -> bool:
+def _left_in_order(done: Process, peer: Process) -> bool:
     """Whether a process ended in good order, and `peer` cannot miss it: its program is over as well, or they have no
     group in common, or the groups were destroyed."""
-    if done is None or peer is None or not finished(done):
+    if not finished(done):
         return False
     if not _in_program(peer):
         return True
@@ -460,8 +454,8 @@ def _left_in_order(done: Process | None, peer: Process | None) -> bool:
 def _in_program(process: Process) -> bool:
     """Whether the main thread is seen inside its program. At the end of the interpreter, where functions of `atexit`
     run (the last upload of a logger), the module's frame is gone."""
-    looks = [look for look in process.samples if look.threads]
-    return any(frame.function == "<module>" for frame in main_frames(looks[-1].threads)) if looks else False
+    stack = next((look.main_frames for look in reversed(process.samples) if look.threads), ())
+    return any(frame.function == "<module>" for frame in stack)
 
 
 def merged(known_waits: Iterable[Wait], more: Iterable[Wait]) -> list[Wait]:

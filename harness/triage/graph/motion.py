@@ -73,9 +73,7 @@ def progress_between_looks(
     `pending`: see `is_overdue`. `loop`: the frames of a poll from its loop outwards; a move within them is no progress.
     If the loop only asks its condition, the main thread's processor time shows nothing.
     """
-    if len(process.samples) < 2:
-        return ""
-    gap = process.samples[-1].at_s - process.samples[0].at_s
+    gap = process.between_looks_s
     if gap <= 0:
         return ""
     if text := loop_runs(process, now, around.stall_s) or (loop_wakes(process, now) if around.timers else ""):
@@ -105,7 +103,7 @@ def progress_between_looks(
 def _computes(process: Process, now: stacks.Doing, gap: float, *, polls: bool) -> str:
     """Say in words that it used a processor or the disk between the looks, or was queued for a processor. One that
     polls is queued at each of its wake-ups, which is no work."""
-    first, last = process.samples[0], process.samples[-1]
+    first, last = process.first_look, process.last_look
     cores = _spent(process, now, "cpu_s") / gap
     if cores >= BUSY_CORES:
         return f"{cores:.0%} of a core"
@@ -120,7 +118,7 @@ def _computes(process: Process, now: stacks.Doing, gap: float, *, polls: bool) -
 def _only_spins(process: Process, loop: Sequence[Frame], gap: float) -> bool:
     """Whether a process only asks the condition of a loop, and no thread beside the main one used a processor between
     the looks."""
-    threads = [thread for thread in process.samples[-1].threads if thread.tid != process.pid]
+    threads = [thread for thread in process.threads if thread.tid != process.pid]
     busy = any(spent_s(process, thread) / gap >= BUSY_CORES for thread in threads)
     return bool(loop) and source.spins(loop[0]) and not busy
 
@@ -135,7 +133,7 @@ def _answers(process: Process, gap: float) -> str:
 
 def handlers(process: Process) -> list[Thread]:
     """Its threads that stand in the user's code for a request, at the last look."""
-    threads = process.samples[-1].threads if process.samples else ()
+    threads = process.threads
     return [
         thread
         for thread in threads
@@ -164,7 +162,7 @@ def _gets_on(process: Process) -> bool:
     Between earlier looks a native stack may have been taken, which stops the process and so wakes it.
     """
     first, last = process.samples[-2:]
-    if first.main_switches is None or last.main_switches is None or last.main_switches <= first.main_switches:
+    if not wake_ups(first, last):
         return False
     writes = all(_FULL.search(look.wchan) for look in (first, last)) and first.writing == last.writing != ""
     return writes or first.reading == last.reading != ""
@@ -186,13 +184,13 @@ def passes(process: Process, now: stacks.Doing, before: stacks.Doing, *, gpu: bo
     """
     if now.kind in BETWEEN_RANKS and before.kind in BETWEEN_RANKS and now.frame != before.frame:
         return "went from one collective to another between the looks"
-    if gpu or process.beat is not None or process.journal is not None or process.title.startswith("ray::"):
+    if gpu or process.is_recorded or process.title.startswith("ray::"):
         return ""
-    first, last = process.samples[0], process.samples[-1]
-    if {now.kind, before.kind}.isdisjoint(BETWEEN_RANKS) or first.main_switches is None or last.main_switches is None:
+    first, last = process.first_look, process.last_look
+    if {now.kind, before.kind}.isdisjoint(BETWEEN_RANKS):
         return ""
-    woken, sent = last.main_switches - first.main_switches, last.net_bytes - first.net_bytes
-    recent = last.net_quiet_s is not None and last.net_quiet_s < last.at_s - first.at_s
+    woken, sent = wake_ups(first, last), last.net_bytes - first.net_bytes
+    recent = last.net_quiet_s is not None and last.net_quiet_s < process.between_looks_s
     return f"its main thread woke up {woken} times, and {sent / 1000:.0f} kB came or went" if (
         woken > 1 and sent > 0 and recent
     ) else ""  # fmt: skip
@@ -213,26 +211,27 @@ def _in_loop(process: Process, now: stacks.Doing) -> bool:
     workers talk to Ray."""
     if now.within(*_SERVES) or process.title.startswith("ray::"):
         return False
-    return stacks.in_event_loop(process, process.samples[-1])
+    return stacks.in_event_loop(process, process.last_look)
 
 
 def loop_wakes(process: Process, now: stacks.Doing) -> str:
     """Say in words that the thread of an event loop woke up between the looks, for a timer or a callback."""
-    if len(process.samples) < 2 or not _in_loop(process, now):
+    woken = wake_ups(process.first_look, process.last_look)
+    if not woken or not _in_loop(process, now):
         return ""
-    first, last = process.samples[0], process.samples[-1]
-    if first.main_switches is not None and last.main_switches is not None:
-        woken = last.main_switches - first.main_switches
-        if woken > 0:
-            return f"its event loop woke up {woken} times between the looks"
-    return ""
+    return f"its event loop woke up {woken} times between the looks"
+
+
+def wake_ups(first: Sample, last: Sample) -> int:
+    """How often the main thread woke up between two looks; 0 if the kernel did not count that."""
+    if first.main_switches is None or last.main_switches is None:
+        return 0
+    return max(0, last.main_switches - first.main_switches)
 
 
 def works(process: Process, now: stacks.Doing) -> bool:
     """Whether the main thread, or a thread that works for it, used a processor between the looks."""
-    if len(process.samples) < 2:
-        return False
-    gap = process.samples[-1].at_s - process.samples[0].at_s
+    gap = process.between_looks_s
     return gap > 0 and _spent(process, now, "cpu_s") / gap >= BUSY_CORES
 
 
@@ -243,9 +242,8 @@ def holder_works(process: Process) -> bool:
     """
     if len(process.samples) < 2:
         return False
-    first, last = process.samples[0], process.samples[-1]
-    gap = last.at_s - first.at_s
-    spent = last.cpu_s - first.cpu_s
+    first, last = process.first_look, process.last_look
+    gap, spent = process.between_looks_s, last.cpu_s - first.cpu_s
     holder = next((thread for thread in last.threads if thread.gil), None)
     if holder is not None and holder.main and any(look.state == "R" for look in process.samples):
         return True
@@ -263,14 +261,14 @@ def starved(process: Process) -> str:
     """
     if len(process.samples) < 2:
         return ""
-    first, last = process.samples[0], process.samples[-1]
+    first, last = process.first_look, process.last_look
     holder = next((thread for thread in last.threads if thread.gil and not thread.main), None)
     waits = [_delayed(first, last, "main_delay_s"), _delayed(first, last, "beat_delay_s")]
     if holder is not None:
         waits = [_of_thread(process, holder, "delay_s")]
     elif any(thread.gil for thread in last.threads):
         waits = waits[:1]
-    gap = last.at_s - first.at_s
+    gap = process.between_looks_s
     for waited in waits:
         if waited is not None and gap > 0 and waited / gap >= STARVED:
             return f"waits for a processor, {waited / gap:.0%} of the time"
@@ -293,8 +291,8 @@ def moved_bytes(process: Process, now: stacks.Doing) -> float:
     One more heartbeat may fall between two looks than its period suggests. The main thread writes the last one, and
     then the heartbeat's thread is not counted apart.
     """
-    first, last = process.samples[0], process.samples[-1]
-    gap = last.at_s - first.at_s
+    first, last = process.first_look, process.last_look
+    gap = process.between_looks_s
     if gap <= 0:
         return 0.0
     apart = _told_apart(first, last, "io_bytes") and any(thread.frames for thread in last.threads)
@@ -312,10 +310,8 @@ def over_net(process: Process) -> float:
 
 def net_rate(process: Process) -> float:
     """Bytes per second through the process's TCP connections between the looks."""
-    if len(process.samples) < 2:
-        return 0.0
-    first, last = process.samples[0], process.samples[-1]
-    gap = last.at_s - first.at_s
+    first, last = process.first_look, process.last_look
+    gap = process.between_looks_s
     return (last.net_bytes - first.net_bytes) / gap if gap > 0 else 0.0
 
 
@@ -343,7 +339,7 @@ def _fed(process: Process, now: stacks.Doing, before: stacks.Doing) -> bool:
     """Whether it waits in a queue that a thread of its own fills: that thread computes at both looks, or downloads."""
     if any(doing.within(*_SERVES) or not doing.within("queue") for doing in (now, before)):
         return False
-    looks = (process.samples[0], process.samples[-1])
+    looks = process.first_look, process.last_look
     busy = (any(stacks.beside(thread) and hands_on(thread) for thread in look.threads) for look in looks)
     return over_net(process) > 0 or all(busy)
 
@@ -355,7 +351,7 @@ def _spent(process: Process, now: stacks.Doing, what: str) -> float:
     that are not Python's, such as a tokenizer's pool. If threads cannot be told apart, the figure is that of the whole
     process.
     """
-    first, last = process.samples[0], process.samples[-1]
+    first, last = process.first_look, process.last_look
     total = float(getattr(last, what) - getattr(first, what))
     if what == "cpu_s":
         total -= last.service_cpu_s - first.service_cpu_s
@@ -385,9 +381,7 @@ def _of_thread(process: Process, thread: Thread, what: str) -> float | None:
     0."""
     if thread.tid == 0 or (now := getattr(thread, what)) is None:
         return None
-    then = next(
-        (earlier_thread for earlier_thread in process.samples[0].threads if earlier_thread.tid == thread.tid), None
-    )
+    then = next((earlier for earlier in process.first_look.threads if earlier.tid == thread.tid), None)
     return float(now - ((getattr(then, what) or 0) if then is not None else 0))
 
 

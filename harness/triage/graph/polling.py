@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 
 from harness.triage import source, stacks
-from harness.triage.evidence import Frame, Process, Sample
-from harness.triage.graph.sockets import SOCKET_FILE, main_frames
+from harness.triage.evidence import Frame, Process
+from harness.triage.graph.motion import wake_ups
+from harness.triage.graph.sockets import SOCKET_FILE
 from harness.triage.places import plain
 from harness.triage.source import Loop
 
@@ -33,24 +34,30 @@ def polled_in(process: Process, now: stacks.Doing, before: stacks.Doing) -> tupl
     """
     if not process.samples or now.kind in _KNOWN or before.kind in _KNOWN or now.within(*_ORDERS):
         return ()
-    looks = process.samples[0], process.samples[-1]
-    trails = [main_frames(look.threads) for look in looks]
-    reads = now.kind == before.kind == "http_client" or any(SOCKET_FILE.search(frame.file) for frame in trails[-1][:1])
-    if reads and trails[0] == trails[-1]:
+    first, last = process.first_look.main_frames, process.main_frames
+    reads = now.kind == before.kind == "http_client" or any(SOCKET_FILE.search(frame.file) for frame in last[:1])
+    if reads and first == last:
         return ()  # one request without an answer, or with one that comes in pieces
-    asleep = any(look.timed or _SLEEPS.search(look.wchan) for look in process.samples)
-    # The frames from the loop outwards must be the same at both.
-    for trail in trails:
-        loop = _loop(trail, woken=_woke(*looks))
-        sleeps = asleep or (loop and _woke(*looks) and source.sleeps_within(loop[0]))
-        if not sleeps and not (loop and source.spins(loop[0])):
-            continue
-        outer = [(frame.function, frame.file) for frame in loop]
-        if outer and all(
-            [(frame.function, frame.file) for frame in look_trail[-len(outer) :]] == outer for look_trail in trails
-        ):
-            return trails[-1][-len(outer) :]
+    for trail in (first, last):
+        loop = _loop(trail, woken=woke(process))
+        # The frames from the loop outwards must be the same at both looks.
+        if loop and _sleeps_or_spins(process, loop[0]) and _ends_as(first, loop) and _ends_as(last, loop):
+            return last[-len(loop) :]
     return ()
+
+
+def _sleeps_or_spins(process: Process, frame: Frame) -> bool:
+    """Whether a process in the loop around this frame was met in a sleep or a wait with a limit, or is seen by the text
+    to make one, or does nothing but ask a condition."""
+    if any(look.timed or _SLEEPS.search(look.wchan) for look in process.samples):
+        return True
+    return (woke(process) and source.sleeps_within(frame)) or source.spins(frame)
+
+
+def _ends_as(trail: tuple[Frame, ...], loop: tuple[Frame, ...]) -> bool:
+    """Whether the outermost frames of a stack are those of the loop, at whatever lines."""
+    outer = trail[-len(loop) :]
+    return [(frame.function, frame.file) for frame in outer] == [(frame.function, frame.file) for frame in loop]
 
 
 def _loop(trail: tuple[Frame, ...], *, woken: bool) -> tuple[Frame, ...]:
@@ -83,17 +90,11 @@ def from_children(loop: tuple[Frame, ...]) -> bool:
 def from_workers(process: Process) -> bool:
     """Whether a process asks the workers of its DataLoader again and again for a batch, however long that takes: it
     asks in a loop only where it has no time limit."""
-    frames = [frame for look in process.samples for frame in main_frames(look.threads) if _LOADER.search(frame.file)]
+    frames = [frame for look in process.samples for frame in look.main_frames if _LOADER.search(frame.file)]
     asking = [frame for frame in frames if plain(frame.function) == "_get_data"]
     return any(source.loop_around(frame) in (Loop.UNTIL, Loop.ENDLESS) for frame in asking)
 
 
 def woke(process: Process) -> bool:
     """Whether the main thread of a process woke up between the looks."""
-    return bool(process.samples) and _woke(process.samples[0], process.samples[-1])
-
-
-def _woke(first: Sample, last: Sample) -> bool:
-    if first.main_switches is None or last.main_switches is None:
-        return False
-    return last.main_switches > first.main_switches
+    return wake_ups(process.first_look, process.last_look) > 0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
-from harness.triage.evidence import Frame, Process, Sample, Thread
+from harness.triage.evidence import Process, Sample
+from harness.triage.evidence import main_frames as main_frames
 from harness.triage.graph.motion import hands_on
 from harness.triage.stacks import classify
 
@@ -16,12 +16,12 @@ _MESSAGES = re.compile(r"/zmq/")
 _CALL = re.compile(r"(__)?(libc_)?(recv|recvfrom|recvmsg|send|sendto|sendmsg|connect|poll|ppoll)")
 
 
-def at_socket(process: Process | None) -> bool:
+def at_socket(process: Process) -> bool:
     """Whether the main thread, or a thread that works for it, waits at a socket at every look.
 
     The kernel function, the native frame or a frame of the standard library shows it.
     """
-    if process is None or not process.samples:
+    if not process.samples:
         return False
     return all(_main(process, look) for look in process.samples) or all(map(_pool, process.samples))
 
@@ -29,18 +29,18 @@ def at_socket(process: Process | None) -> bool:
 def ends(process: Process) -> tuple[str, ...]:
     """Peers that may be at the other end of the socket at which a process waits: those that it polls or reads from,
     else all connections."""
-    look = process.samples[-1] if process.samples else None
-    polled = look.polled or (look.reads_from,) if look is not None else ()
+    look = process.last_look
+    polled = look.polled or (look.reads_from,)
     return tuple(peer for peer in process.peers if not any(polled) or peer in polled)
 
 
 def _main(process: Process, look: Sample) -> bool:
-    frames = main_frames(look.threads)
+    frames = look.main_frames
     if look.polled and not any(peer in look.polled for peer in process.peers):
         return False  # what it polls is no connection: an event, a pipe, a terminal
     if not look.polled and frames and _MESSAGES.search(frames[0].file):
         return False  # ZeroMQ: its own threads serve its connections
-    native = main_frames(process.native) if look is process.samples[-1] else ()
+    native = main_frames(process.native) if look is process.last_look else ()
     return (
         bool(_WCHAN.search(look.wchan))
         or bool(frames and SOCKET_FILE.search(frames[0].file))
@@ -55,9 +55,3 @@ def _pool(look: Sample) -> bool:
         return False
     helpers = [thread for thread in look.threads if thread is not main and thread.frames and hands_on(thread)]
     return any(SOCKET_FILE.search(helper.frames[0].file) or _WCHAN.search(helper.wchan) for helper in helpers)
-
-
-def main_frames(threads: Sequence[Thread]) -> tuple[Frame, ...]:
-    """The stack of the main thread; of the first thread if none is called main."""
-    main = [thread for thread in threads if thread.main or thread.name == "MainThread"] or list(threads[:1])
-    return main[0].frames if main else ()

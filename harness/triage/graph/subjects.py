@@ -15,7 +15,7 @@ from typing import Literal
 
 from harness.triage import source, stacks
 from harness.triage import wchan as kernel_waits
-from harness.triage.evidence import ENDED, Frame, Process, Thread
+from harness.triage.evidence import ENDED, NO_PROCESS, Frame, Process, Thread
 from harness.triage.flight.model import Collective
 from harness.triage.graph import motion, polling
 from harness.triage.places import IDLE, plain
@@ -50,7 +50,7 @@ class Subject:
     """
 
     key: str
-    process: Process | None = None
+    process: Process = NO_PROCESS
     rank: int | None = None
     doing: stacks.Doing = stacks.UNKNOWN
     before: stacks.Doing = stacks.UNKNOWN  # at the first look
@@ -65,8 +65,13 @@ class Subject:
     loop: tuple[Frame, ...] = ()  # where it polls: the stack from the loop outwards
 
     @property
+    def has_process(self) -> bool:
+        """Whether its process is in the evidence. That of another member of a group is `NO_PROCESS`."""
+        return self.process is not NO_PROCESS
+
+    @property
     def role(self) -> str:
-        return self.process.role if self.process else ""
+        return self.process.role
 
     @property
     def launcher(self) -> bool:
@@ -79,15 +84,20 @@ class Subject:
         If another process of the evidence has the same name, as in a second engine, host and pid are added.
         """
         name = f"rank {self.rank}" if self.rank is not None else ""
-        role = self.role or (self.process.title if self.process else "")
-        if role == "process" and self.process and not name:
+        role = self.role or self.process.title
+        if role == "process" and not name:
             role = _program(self.process.command) or role
-        key = self.key.removesuffix(":0") if self.process and not self.process.pid else self.key
+        key = self.key.removesuffix(":0") if self.has_process and not self.process.pid else self.key
         if name:
             details = [role] if role and role not in ("process", "rank") else []
             details += [] if self.alone else [key]
             return f"{name} ({', '.join(details)})" if details else name
         return f"{role} ({key})" if role else key
+
+    @property
+    def rests(self) -> bool:
+        """Whether it lives, nothing holds it, and nothing of it moved between the looks."""
+        return not (self.ended or self.blocked or self.progress)
 
     @property
     def stuck(self) -> bool:
@@ -99,19 +109,19 @@ class Subject:
     @property
     def finished(self) -> bool:
         """Whether it ended by its own last word, and nothing is known to have gone wrong."""
-        return self.process is not None and finished(self.process)
+        return finished(self.process)
 
     @property
     def polls(self) -> bool:
         """Whether it looks again and again for something that another process has to make, and nothing says which."""
-        return bool(self.loop) and not (self.pending or self.ended or self.blocked or self.progress)
+        return bool(self.loop) and self.rests and self.pending is None
 
     def state(self, group: str = "") -> str:
         """What it does, in words."""
         if not self.observed:
             return "never seen"
         if self.ended:
-            code = self.process.exit_code if self.process else None
+            code = self.process.exit_code
             return "ended" if code is None else f"ended with {exit_text(code)}"
         if self.blocked:
             return str(self.blocked)
@@ -136,9 +146,9 @@ class Subject:
         return f"{words}, {self.doing.frame}" if self.doing.frame else words
 
 
-def load(process: Process | None) -> str:
+def load(process: Process) -> str:
     """How busy its engine was when the heartbeat last asked, in words; empty if no engine said it."""
-    state = process.beat.states.get("engine", {}) if process is not None and process.beat is not None else {}
+    state = process.beat.states.get("engine", {}) if process.beat is not None else {}
     parts = [
         f"{state[key]:g} requests {key}" for key in ("running", "waiting") if isinstance(state.get(key), (int, float))
     ]
@@ -203,28 +213,26 @@ def subject(
 
 def _at_device(process: Process) -> bool:
     """Whether the source line at which its main thread stands waits for a device."""
-    inner = stacks.trail(process.samples[-1].threads, process.pid)[:1] if process.samples else ()
+    inner = stacks.trail(process.threads, process.pid)[:1]
     return any(source.waits_for_device(Frame(*place)) for place in inner)
 
 
 def ended(process: Process) -> bool:
     """Whether the process was over when it was last looked at."""
-    return (bool(process.samples) and process.samples[-1].state in ENDED) or process.exit_code is not None
+    return process.last_look.state in ENDED or process.exit_code is not None
 
 
 def finished(process: Process) -> bool:
     """Whether it ended by its own last word, and nothing is known to have gone wrong."""
-    has_last_word = (process.beat is not None and process.beat.ended) or (
-        process.journal is not None and process.journal.closed
-    )
-    return ended(process) and has_last_word and not process.exit_code and not process.error
+    return ended(process) and process.has_last_word and not process.exit_code and not process.error
 
 
 def transition(process: Process) -> tuple[str, float]:
     """The engine transition that a process stands in by its open spans, and for how many seconds; ("", 0.0) without
     one."""
-    spans = process.beat.open_spans if process.beat else ()
-    open_transitions = [(span.name, span.age_s) for span in spans if TRANSITIONS.fullmatch(plain(span.name))]
+    open_transitions = [
+        (span.name, span.age_s) for span in process.open_spans if TRANSITIONS.fullmatch(plain(span.name))
+    ]
     return open_transitions[-1] if open_transitions else ("", 0.0)
 
 
@@ -253,31 +261,31 @@ def _in_kernel(process: Process) -> Blocked | None:
     states = [sample.state for sample in process.samples]
     if len(states) < 2 or {*states} != {"D"} or _moves(process):
         return None
-    wchan = process.samples[-1].wchan
+    wchan = process.last_look.wchan
     locked = ", with the interpreter lock held" if stale(process) else ""
     waits = f": waits for {words}" if (words := kernel_waits.words(wchan)) else ""
     return Blocked("sleep", f"in uninterruptible sleep (state D{', ' + wchan if wchan else ''}{waits}){locked}")
 
 
-def _without_stack(process: Process | None) -> str:
+def _without_stack(process: Process) -> str:
     """What a process without a stack does: by its error, or by the kernel."""
-    if process is not None and process.error:
+    if process.error:
         return f"failed: {process.error}"
     words = wait_by_kernel(process)
     return f"waits for {words}, by the kernel" if words else "not known"
 
 
-def wait_by_kernel(process: Process | None) -> str:
+def wait_by_kernel(process: Process) -> str:
     """What a process waits for, in words, by the kernel function in which its main thread sleeps at both looks; empty
     if that tells nothing."""
-    functions = {sample.wchan for sample in process.samples} if process is not None else set()
+    functions = {sample.wchan for sample in process.samples}
     return kernel_waits.words(functions.pop()) if len(functions) == 1 else ""
 
 
 def _interpreter_locked(process: Process) -> Blocked | None:
     """Its heartbeat has stopped, and neither work nor a busy host explains that; None otherwise."""
     beat = process.beat
-    holder = next((thread for sample in process.samples[-1:] for thread in sample.threads if thread.gil), None)
+    holder = next((thread for thread in process.threads if thread.gil), None)
     kept = _keeps_lock(process)
     if beat is None or not (stale(process) or (kept and _asleep_with_lock(process, holder))):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.triage import source, wchan
-from harness.triage.evidence import PASTED, Process, Thread
+from harness.triage.evidence import PASTED, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names
 from harness.triage.graph.motion import BETWEEN_RANKS, handlers
@@ -17,6 +17,7 @@ from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, YOUNG_S, Case, Live, Native, Ruling, Watching, brief
 from harness.triage.stacks import AT_EXIT, EVENT_LOOP, user_frame
 from reports.sections.triage import ranks
+from reports.text import agreeing
 
 MAX_DESCRIBED = 8  # processes whose state a verdict gives
 MAX_BELOW = 2  # places of children in a headline that names their parent too
@@ -39,8 +40,7 @@ def left_loop(case: Case) -> Ruling | None:
 
     K4 where a rank's program is over, and no recorder says whether by its last line or by an error.
     """
-    grouped = {wait.target for wait in case.graph.waits if wait.layer in ("collective", "store")}
-    ends = [end for end in _absent(case) if end.key in grouped]
+    ends = [end for end in _absent(case) if _peers_wait_for(case, end)]
     together = ("collective", "p2p", "store")  # a rank that calls one of these itself is in no collective
     waiters = [waiter for waiter in _waiters(case, ends) if waiter.pending is not None or waiter.doing.kind in together]
     if not ends or not waiters or _young(case):
@@ -66,11 +66,7 @@ def left_loop(case: Case) -> Ruling | None:
 def _is_unrecorded_exit(subject: Subject) -> bool:
     """Whether a process stands at the end of its interpreter, where a program that raised stands as well, without a
     record of its errors."""
-    return (
-        (subject.doing.kind, subject.doing.op) == AT_EXIT
-        and subject.process is not None
-        and subject.process.beat is None
-    )
+    return (subject.doing.kind, subject.doing.op) == AT_EXIT and subject.process.beat is None
 
 
 def _exited(case: Case, keys: Sequence[str]) -> Ruling:
@@ -137,7 +133,7 @@ def outside(case: Case) -> Ruling | None:
 
 def _handler(subject: Subject) -> Thread | None:
     """The thread of a server that handles a request and stands; None if its main thread serves nobody."""
-    if subject.process is None or not subject.doing.within("http_server"):
+    if not subject.doing.within("http_server"):
         return None
     return next((thread for thread in handlers(subject.process) if not thread.main), None)
 
@@ -173,8 +169,7 @@ def device(case: Case) -> Ruling | None:
 def _unrecorded(subject: Subject) -> bool:
     """Whether this is a rank of an engine with several ranks. Its collectives run in CUDA graphs and communicators
     that no recorder sees, so its device may wait for that of a peer."""
-    process = subject.process
-    return process is not None and bool(process.engine) and (process.world_size or 2) > 1
+    return bool(subject.process.engine) and (subject.process.world_size or 2) > 1
 
 
 def _device_behind(case: Case, subject: Subject) -> str:
@@ -219,7 +214,7 @@ def unseen(case: Case) -> Ruling | None:
             next=(Live(f"{case.again()}   # in a minute"),),
         )
     # Prefer waiters that no layer gives a target: they are where the chain breaks.
-    with_target = {wait.waiter for wait in case.graph.waits}
+    with_target = case.graph.waiting
     waiters = [waiter for waiter in stuck if waiter.key not in with_target] or stuck
     if ruling := beyond(case, ends):
         return ruling
@@ -235,7 +230,7 @@ def _not_known(subject: Subject) -> bool:
 
 def _for_programs(case: Case, blind: list[Subject]) -> Ruling | None:
     """INSUFFICIENT: processes wait for the end of programs that they started, which are not in Python."""
-    by_key = {subject.key: subject for subject in blind if subject.rank is None and subject.process}
+    by_key = {subject.key: subject for subject in blind if subject.rank is None and subject.has_process}
     parents = {wait.target: case.subject(wait.waiter) for wait in case.graph.waits
                if wait.layer == "process" and wait.target in by_key}  # fmt: skip
     if len(parents) < len(blind):
@@ -243,8 +238,7 @@ def _for_programs(case: Case, blind: list[Subject]) -> Ruling | None:
     lines = []
     for key, parent in parents.items():
         process = by_key[key].process
-        assert process is not None
-        awaited = wchan.words(process.samples[-1].wchan) if process.samples else ""
+        awaited = wchan.words(process.last_look.wchan)
         kernel = f", which waits for {awaited}" if awaited else ""
         lines.append(
             f"{parent.label} at {parent.frame or 'its call'} waits for the end of: {brief(process.command)}{kernel}"
@@ -266,15 +260,16 @@ def _for_programs(case: Case, blind: list[Subject]) -> Ruling | None:
 def _not_looked_at(case: Case, blind: list[Subject], stuck: list[Subject]) -> Ruling:
     numbers = [subject.rank for subject in blind if subject.rank is not None]
     if numbers:
-        what, names = "no recorder data from rank", ranks(numbers)
-        plural = "s" if len(numbers) > 1 else ""
+        what = "no recorder data from rank"
+        of_whom = f"{agreeing(len(numbers), what, f'{what}s')} {ranks(numbers)}"
     else:
-        what, names, plural = "neither stack nor recorder of", case.names(subject.key for subject in blind), ""
+        what = "neither stack nor recorder of"
+        of_whom = f"{what} {case.names(subject.key for subject in blind)}"
     processes_seen = any(process.samples for process in case.evidence.processes)
     again = "once more, on every host, and then all directories together" if processes_seen else "with its file in it"
     return Ruling(
         "INSUFFICIENT",
-        f"{what}{plural} {names}, for which {f'{stuck[0].label} waits' if len(stuck) == 1 else 'the others wait'}",
+        f"{of_whom}, for which {f'{stuck[0].label} waits' if len(stuck) == 1 else 'the others wait'}",
         missing=tuple(f"{what} {subject.rank if subject.rank is not None else subject.label}" for subject in blind),
         place=case.waited_in(subject.key for subject in blind),
         next=(
@@ -291,7 +286,7 @@ def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
     children = [] if siblings else _joined(case, waiters)
     awaiting = children or waiters
     reason = _waiting(case, waiters, siblings, children)
-    pid = next((str(subject.process.pid) for subject in (*siblings, *children) if subject.process), "PID")
+    pid = next((str(subject.process.pid) for subject in (*siblings, *children)), "PID")
     return Ruling(
         "INSUFFICIENT",
         reason,
@@ -318,15 +313,15 @@ def _waiting(case: Case, waiters: list[Subject], siblings: list[Subject], childr
         return standing.headline(standing.places_of([*waiters, *siblings]))
     if not children:
         return threads.for_whom(case, waiters)
-    names, several = case.names(waiter.key for waiter in waiters), len(waiters) > 1
+    wait = agreeing(len(waiters), "waits for its", "wait for their")
     below = standing.headline(standing.places_of(children), MAX_BELOW)
-    return f"{names} {'wait for their' if several else 'waits for its'} children, which wait: {below}"
+    return f"{case.names(waiter.key for waiter in waiters)} {wait} children, which wait: {below}"
 
 
 def _joined(case: Case, waiters: list[Subject]) -> list[Subject]:
     """The processes for whose end the waiters wait: they are alive and started by one, and wait themselves."""
     parents = {(waiter.process.host, waiter.process.pid) for waiter in waiters
-               if waiter.process and waiter.doing.kind == "join"}  # fmt: skip
+               if waiter.doing.kind == "join"}  # fmt: skip
     return _children(case, parents, waiters)
 
 
@@ -337,7 +332,7 @@ def _siblings_elsewhere(case: Case, waiters: list[Subject]) -> list[Subject]:
     """
     if any(waiter.doing.kind not in BETWEEN_RANKS or waiter.rank is not None for waiter in waiters):
         return []
-    parents = {(waiter.process.host, waiter.process.ppid) for waiter in waiters if waiter.process}
+    parents = {(waiter.process.host, waiter.process.ppid) for waiter in waiters}
     return _children(case, parents, waiters)
 
 
@@ -347,10 +342,7 @@ def _children(case: Case, parents: set[tuple[str, int]], waiters: list[Subject])
     return [
         subject
         for subject in case.live()
-        if subject.key not in keys
-        and subject.process
-        and (subject.process.host, subject.process.ppid) in parents
-        and subject.doing.frame
+        if subject.key not in keys and (subject.process.host, subject.process.ppid) in parents and subject.doing.frame
     ]
 
 
@@ -374,14 +366,14 @@ def _absent(case: Case) -> list[Subject]:
         and not awaits_tasks(sink)
         and not in_client(case, sink)
         and not _fetches(case, sink)
-        and (sink.doing.kind != "unknown" or sink.process is None or _misses(case, sink))
+        and (sink.doing.kind != "unknown" or not sink.has_process or _misses(case, sink))
         and (sink.doing.kind == "unknown") is (sink.before.kind == "unknown")  # else one look at its stack failed
     ]
 
 
 def _once(subject: Subject) -> bool:
     """Whether it was looked at once."""
-    return subject.process is not None and len(subject.process.samples) == 1
+    return len(subject.process.samples) == 1
 
 
 def _counted(case: Case, subject: Subject) -> bool:
@@ -391,7 +383,7 @@ def _counted(case: Case, subject: Subject) -> bool:
 
 def _fetches(case: Case, subject: Subject) -> bool:
     """Whether Ray is still fetching the arguments of a task for this process."""
-    if subject.process is None or not subject.doing.within("ray_idle"):
+    if not subject.doing.within("ray_idle"):
         return False
     mine = [task for task in case.evidence.ray_tasks if task.pid == subject.process.pid]
     return any("ARGS" in task.state and task.host in ("", subject.process.host) for task in mine)
@@ -408,10 +400,14 @@ def _recorded(case: Case, subject: Subject) -> bool:
 def _misses(case: Case, subject: Subject) -> bool:
     """Whether the recorders alone show that a process of which no stack was had does not come to a collective. What it
     does meanwhile is not known: none through whose connections data went a moment ago, nor one that owes an answer."""
-    looks = subject.process.samples if subject.process else ()
+    looks = subject.process.samples
     quiet_s = min((look.net_quiet_s for look in looks if look.net_quiet_s is not None), default=FRESH_S)
-    grouped = any(wait.target == subject.key and wait.layer in ("collective", "store") for wait in case.graph.waits)
-    return grouped and _recorded(case, subject) and quiet_s >= FRESH_S
+    return _peers_wait_for(case, subject) and _recorded(case, subject) and quiet_s >= FRESH_S
+
+
+def _peers_wait_for(case: Case, subject: Subject) -> bool:
+    """Whether peers wait for it in a collective, or in the making of a group."""
+    return any(wait.layer in ("collective", "store") for wait in case.graph.waits_for(subject.key))
 
 
 def _waiters(case: Case, ends: list[Subject]) -> list[Subject]:
@@ -434,9 +430,7 @@ def _young(case: Case) -> bool:
     if case.evidence.source != "live":
         return False
     ages = [wait.since_s for wait in case.graph.waits if wait.since_s is not None]
-    ages += [
-        waiter.process.beat.progress_age_s for waiter in case.graph.stuck() if waiter.process and waiter.process.beat
-    ]
+    ages += [waiter.process.beat.progress_age_s for waiter in case.graph.stuck() if waiter.process.beat]
     return bool(ages) and max([*ages, case.evidence.stall_s]) < YOUNG_S
 
 
@@ -445,7 +439,7 @@ def _asked_just_now(case: Case, subject: Subject) -> bool:
     loop."""
     if case.evidence.source != "live" or case.evidence.stall_s:
         return False
-    waits = [wait for wait in case.graph.waits if wait.target == subject.key]
+    waits = case.graph.waits_for(subject.key)
     if _in_event_loop(subject) and all(wait.layer == "ray" for wait in waits):
         return True  # no stack shows a coroutine that awaits; only a stall shows that it does nothing
     return all(wait.layer == "ray" and wait.since_s is not None and wait.since_s < YOUNG_S for wait in waits)
@@ -454,8 +448,8 @@ def _asked_just_now(case: Case, subject: Subject) -> bool:
 def _in_event_loop(subject: Subject) -> bool:
     """Whether this is an asyncio actor of Ray: its main thread is idle, and its event loop waits in a thread of its
     own."""
-    threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
-    return subject.doing.within("ray_idle") and any(thread.name.startswith(EVENT_LOOP) for thread in threads)
+    loops = [thread for thread in subject.process.threads if thread.name.startswith(EVENT_LOOP)]
+    return subject.doing.within("ray_idle") and bool(loops)
 
 
 def _exited_loop(subject: Subject, waiters: list[Subject]) -> int:
@@ -481,36 +475,29 @@ def _lock_waits(case: Case, subject: Subject) -> list[str]:
     """Of the lock of a file that it waits for in the kernel, the file and who holds it."""
     process = subject.process
     locks = [lock for lock in case.evidence.locks
-             if process is not None and lock.host == process.host and process.pid in lock.waiters]  # fmt: skip
+             if lock.host == process.host and process.pid in lock.waiters]  # fmt: skip
     return [f"it waits for the lock of {lock.path}, which {lock.pid} ({brief(lock.command)}) holds" for lock in locks]
 
 
 def _lost_children(case: Case, subject: Subject) -> list[str]:
     """Its children that failed: it may be waiting for the end of one without knowing that it has failed."""
-    process = subject.process
-    children = [case.subject(each.key) for each in case.evidence.processes if process and _child(each, process)]
-    return [
-        f"its child {each.process.pid} {each.state()}" for each in children if each.process and each.process.exit_code
-    ]
-
-
-def _child(process: Process, parent: Process) -> bool:
-    return process.host == parent.host and process.ppid == parent.pid
+    children = [case.subject(each.key) for each in case.evidence.processes if each.is_child_of(subject.process)]
+    return [f"its child {each.process.pid} {each.state()}" for each in children if each.process.exit_code]
 
 
 def _briefly(case: Case, ends: list[Subject]) -> str:
     """What all of `ends` do, in few words, taken from the first."""
-    first, several = ends[0], len(ends) > 1
-    if first.process is not None and (error := local_error(first.process)):
+    first, count = ends[0], len(ends)
+    if error := local_error(first.process):
         return f"failed and stayed: {brief(error)}"
     if _sleeps(first) and not any(failed(end.process) for end in ends):
         place = first.frame.partition(" in ")[0]
-        return f"{'sleep' if several else 'sleeps'} at {place}"
-    if not any(wait.target == first.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
-        return "do not answer" if several else "does not answer"
-    if first.process is None or first.doing.kind == "unknown":  # only its recorder is known
-        return f"{'have' if several else 'has'} enqueued nothing more"
-    return f"{'are' if several else 'is'} outside any collective"
+        return f"{agreeing(count, 'sleeps', 'sleep')} at {place}"
+    if not _peers_wait_for(case, first):
+        return agreeing(count, "does not answer", "do not answer")
+    if first.doing.kind == "unknown":  # only its recorder is known
+        return f"{agreeing(count, 'has', 'have')} enqueued nothing more"
+    return f"{agreeing(count, 'is', 'are')} outside any collective"
 
 
 def _sleeps(subject: Subject) -> bool:
@@ -520,24 +507,24 @@ def _sleeps(subject: Subject) -> bool:
 
 def _state(subject: Subject) -> str:
     """What it does, and since when its heartbeat saw no change."""
-    beat = subject.process.beat if subject.process else None
+    beat = subject.process.beat
     since = f", unchanged for {beat.progress_age_s:.0f} s" if beat is not None and not beat.ended else ""
     return f"{subject.state()}{since}"
 
 
 def _of_itself(case: Case, subject: Subject) -> str:
-    if subject.process is not None and (error := local_error(subject.process)):
+    if error := local_error(subject.process):
         return f"failed and stayed: {error}"
     if any(source.in_handler(frame) for frame in user_frames(subject.process)):
         return f"has swallowed an error, and is outside any collective: {_state(subject)}"
-    if not any(wait.target == subject.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
+    if not _peers_wait_for(case, subject):
         handler = _handler(subject)
         if handler is not None:
             return (
                 f"does not answer: {threads.name(handler)} handles a request and stands at {user_frame(handler.frames)}"
             )
         return f"does not answer: {_state(subject)}"
-    if subject.process is None or subject.doing.kind == "unknown":
+    if subject.doing.kind == "unknown":
         return _enqueued_last(case, subject)
     return f"is outside any collective: {_state(subject)}"
 

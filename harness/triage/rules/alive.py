@@ -21,8 +21,7 @@ from harness.triage.graph import Subject
 from harness.triage.graph.awaiting import in_loop, unseen
 from harness.triage.graph.motion import BETWEEN_RANKS, handlers, hands_on, spent_s
 from harness.triage.graph.polling import woke
-from harness.triage.graph.sockets import main_frames
-from harness.triage.places import WAITING, users
+from harness.triage.places import WAITING, inner_frame, users
 from harness.triage.rules.locks import in_a_ring, in_the_kernel
 from harness.triage.rules.outsiders import awaits_tasks, in_client, tasks_shown
 from harness.triage.rules.pipes import fills
@@ -62,7 +61,7 @@ def actor(case: Case, subject: Subject, kinds: Kinds = (), *, excludes: Kind | N
     `excludes`: one of them that does not count.
     """
     process = subject.process
-    if process is None or not process.samples or not process.samples[-1].threads:
+    if not process.threads:
         return ""
     if subject.ended or subject.blocked:
         return ""
@@ -94,16 +93,14 @@ def unaided(rule: Rule, *, excludes: Kind | None = None) -> Rule:
     return checked
 
 
-def failed(process: Process | None) -> bool:
+def failed(process: Process) -> bool:
     """Whether a process left an error or stands where one was caught."""
     return bool(local_error(process)) or any(source.in_handler(frame) for frame in user_frames(process))
 
 
-def user_frames(process: Process | None) -> list[Frame]:
+def user_frames(process: Process) -> list[Frame]:
     """The frames of the user's code in the main thread at the last look, innermost first."""
-    if process is None or not process.samples:
-        return []
-    return [frame for frame in main_frames(process.samples[-1].threads) if users(frame)]
+    return [frame for frame in process.main_frames if users(frame)]
 
 
 def _sleep(case: Case, subject: Subject, process: Process) -> str:
@@ -114,9 +111,9 @@ def _sleep(case: Case, subject: Subject, process: Process) -> str:
     """
     if not subject.doing.kind == subject.before.kind == "sleep":
         return ""
-    frames = main_frames(process.samples[-1].threads)
+    frames = process.main_frames
     loop = source.loop_around(frames[0]) if frames else source.Loop.UNKNOWN
-    left_s = process.samples[-1].sleeps_s
+    left_s = process.last_look.sleeps_s
     if loop is source.Loop.UNKNOWN and left_s is None:
         return "" if process.rank is not None else "a sleep, and its source text cannot be read"
     length_s = left_s if left_s is not None else source.slept_s(frames[0])
@@ -134,7 +131,7 @@ def _limit(case: Case, subject: Subject, process: Process) -> str:
     """
     if subject.doing.kind not in _IN_PROCESS or not all(look.timed for look in process.samples):
         return ""
-    for frame in main_frames(process.samples[-1].threads):
+    for frame in process.main_frames:
         if users(frame):
             loop = source.loop_around(frame)
             again = (loop is source.Loop.ENDLESS and not source.passes_on(frame)) or source.begins_anew(frame)
@@ -156,7 +153,7 @@ def _thread(case: Case, subject: Subject, process: Process) -> str:
     threads = next((look.threads for look in reversed(process.samples) if look.threads), ())
     serves, joined = subject.doing.within("http_server"), subject.doing.op in JOINS or _exits(subject)
     for thread in threads:
-        if thread.main or thread.name == "MainThread" or _waits_like(case, subject, thread):
+        if thread.leads or _waits_like(case, subject, thread):
             continue
         own = [frame for frame in thread.frames if users(frame)]
         comes = own and _in_group(subject) and not any(map(source.endless_loop, own))
@@ -169,7 +166,7 @@ def _thread(case: Case, subject: Subject, process: Process) -> str:
 def event_loop(case: Case, subject: Subject, process: Process) -> str:
     """A task of the event loop in which a server waits."""
     serves = subject.doing.within("http_server") and _may_be_ended(case, subject)
-    frames = (frame for look in process.samples[-1:] for thread in look.threads for frame in thread.frames)
+    frames = (frame for thread in process.threads for frame in thread.frames)
     return f"it {in_loop(process)}" if serves and any("/asyncio/" in frame.file for frame in frames) else ""
 
 
@@ -186,12 +183,12 @@ def _waits_like(case: Case, subject: Subject, thread: Thread) -> bool:
 
 def _resolved(case: Case, subject: Subject) -> bool:
     """Whether the graph says for whom it waits."""
-    return any(wait.waiter == subject.key for wait in case.graph.waits)
+    return subject.key in case.graph.waiting
 
 
 def _may_be_ended(case: Case, subject: Subject) -> bool:
     """Whether it stands in a wait that a thread beside, a handler or a child may end."""
-    locked = subject.process is not None and any(look.locked_alone for look in subject.process.samples)
+    locked = any(look.locked_alone for look in subject.process.samples)
     inside = subject.doing.kind in _IN_PROCESS or _exits(subject)
     return not _in_group(subject) and (inside or locked or _resolved(case, subject))
 
@@ -208,19 +205,19 @@ def _signal(case: Case, subject: Subject, process: Process) -> str:
     """
     if not _may_be_ended(case, subject):
         return ""
-    look = process.samples[-1]
-    waits_for_it = in_condition(main_frames(look.threads))
+    look = process.last_look
+    waits_for_it = in_condition(look.main_frames)
     names = [name for name in look.handles if waits_for_it or name != "SIGTERM"]
     return f"its handler of {names[0]} may end it" if names else ""
 
 
 def waits_for_itself(subject: Subject) -> bool:
     """Whether its only thread waits to be notified, for a limited time, and then does nothing but begin that anew."""
-    looks = subject.process.samples if subject.process is not None else ()
+    looks = subject.process.samples
     if len(looks) < 2 or not all(look.alone and look.timed for look in looks):
         return False
-    stacks = [main_frames(look.threads) for look in looks]
-    own = (next((frame for frame in frames if users(frame)), None) for frames in stacks)
+    stacks = [look.main_frames for look in looks]
+    own = (inner_frame(frames) for frames in stacks)
     return all(map(in_condition, stacks)) and all(frame is not None and source.begins_anew(frame) for frame in own)
 
 
@@ -244,13 +241,7 @@ def _child(case: Case, subject: Subject, process: Process) -> str:
     waiters, collects = case.graph.waiters({subject.key}), _in_subprocess(process)
     for each in case.live():
         its = each.process
-        if (
-            its is None
-            or its.host != process.host
-            or its.ppid != process.pid
-            or its.rank is not None
-            or each.key in waiters
-        ):
+        if not its.is_child_of(process) or its.rank is not None or each.key in waiters:
             continue
         ends_alone = each.polls or each.doing.kind in _PENDING or woke(its) or (collects and not _has_stack(its))
         if ends_alone and not (each.blocked or failed(its)):
@@ -260,8 +251,7 @@ def _child(case: Case, subject: Subject, process: Process) -> str:
 
 def _in_subprocess(process: Process) -> bool:
     """Whether its main thread waits in `subprocess.run` or `Popen.communicate` for the output and end of a child."""
-    looks = process.samples[-1:]
-    return any(_SUBPROCESS.search(frame.file) for look in looks for frame in main_frames(look.threads))
+    return any(_SUBPROCESS.search(frame.file) for frame in process.main_frames)
 
 
 def _has_stack(process: Process) -> bool:
@@ -271,12 +261,12 @@ def _has_stack(process: Process) -> bool:
 def _sharer(case: Case, subject: Subject, process: Process) -> str:
     """A parent, sibling or child that shares the lock, event or semaphore of multiprocessing for which it waits: one
     that moves, or waits for what ends by itself, may release or set it later."""
-    if not process.samples[-1].in_shared_lock:
+    if not process.last_look.in_shared_lock:
         return ""
     waiters = case.graph.waiters({subject.key})
     for each in case.live():
         its = each.process
-        if its is None or its.host != process.host or each.key == subject.key or each.key in waiters:
+        if its.host != process.host or each.key == subject.key or each.key in waiters:
             continue
         kin = its.pid == process.ppid or its.ppid in (process.pid, process.ppid)
         may_act = each.progress or each.doing.kind in _PENDING or woke(its)
@@ -296,7 +286,7 @@ def _outside(case: Case, subject: Subject, process: Process) -> str:
         return f"it waits for {awaited}" if awaited else f"it waits in the kernel ({waits[-1]})"
     requests = (
         any(_TAKES_A_REQUEST.search(frame.function) and frame.file.endswith("/socketserver.py") for frame in frames)
-        for frames in (main_frames(look.threads) for look in process.samples)
+        for frames in (look.main_frames for look in process.samples)
     )
     return "it waits for a request of anybody" if all(requests) else ""
 
@@ -304,9 +294,7 @@ def _outside(case: Case, subject: Subject, process: Process) -> str:
 def _fed_by_a_child(case: Case, process: Process) -> bool:
     """Whether a child waits until this process, which alone can, reads the pipe that it fills: so it does not end."""
     return any(
-        its.ppid == process.pid and its.host == process.host and its.reader == process.pid and fills(each)
-        for each in case.live()
-        if (its := each.process) is not None
+        each.process.is_child_of(process) and each.process.reader == process.pid and fills(each) for each in case.live()
     )
 
 
@@ -314,7 +302,7 @@ def _request(case: Case, subject: Subject, process: Process) -> str:
     """A thread of a server that waits for what another request may bring, by its source text; none where a thread that
     has died brought it."""
     for thread in handlers(process) if subject.doing.within("http_server") else ():
-        frame = next((frame for frame in thread.frames if users(frame)), None)
+        frame = inner_frame(thread.frames)
         if frame is None or any(source.filled_alone(frame.file, lost.name) for lost in process.lost_threads):
             continue
         if source.brought_elsewhere(frame):
@@ -364,8 +352,8 @@ def _holder(case: Case, subject: Subject, process: Process) -> str:
 
 def _client(case: Case, subject: Subject, process: Process) -> str:
     """Whoever connects to a server, if those who wait for it wait for its end only: an idle server is not dead."""
-    waits = [wait for wait in case.graph.waits if wait.target == subject.key]
-    innermost = main_frames(process.samples[-1].threads)[:SERVER_FRAMES]
+    waits = case.graph.waits_for(subject.key)
+    innermost = process.main_frames[:SERVER_FRAMES]
     calls = {frame.function.rpartition(".")[2] for frame in innermost}
     idle = all(wait.layer == "process" for wait in waits) and not SERVER_CALLS.isdisjoint(calls)
     return "it waits for a connection of anybody" if idle else ""
@@ -386,7 +374,7 @@ def undecided(case: Case) -> Ruling | None:
         if sink.observed and not sink.progress and not (awaits_tasks(sink) or in_client(case, sink))
     ]
     awaited = {end.key: why for end in ends if (why := actor(case, end))}
-    if not awaited or not any(wait.target in awaited for wait in case.graph.waits):
+    if not awaited.keys() & case.awaited():
         return None
     described = {key: f"{case.subject(key).state()}; {why}" for key, why in awaited.items()}
     where = f": {case.subject(next(iter(awaited))).state()}" if len(awaited) == 1 else ""

@@ -107,15 +107,14 @@ def parent_of(case: Case, subject: Subject) -> Subject | None:
 
 def _place(subject: Subject) -> str:
     """Where it waits: in the user's code, or in whatever calls the lock, as the text of `python -c` does."""
-    frames = main_frames(subject.process.samples[-1].threads) if subject.process else ()
+    frames = main_frames(subject.process.threads)
     return subject.frame or (describe(frames[0]) if frames else "a lock")
 
 
 def _kept_itself(subject: Subject) -> str:
     """The lock that its main thread waits for inside a `with` of it, where its name means one object; empty without
     one."""
-    frames = main_frames(subject.process.samples[-1].threads) if subject.process else ()
-    own = [frame for frame in frames if users(frame)]
+    own = [frame for frame in main_frames(subject.process.threads) if users(frame)]
     taken = source.sole_locks_taken(own[0]) if own else set()
     kept = {lock for frame in own[1:] if frame.file == own[0].file for lock in source.sole_locks_kept(frame)}
     return next(iter(taken & kept), "")
@@ -143,7 +142,7 @@ def _for_result(process: Process | None) -> bool:
 
 
 def _notified(process: Process | None) -> bool:
-    return process is not None and in_condition(main_frames(process.samples[-1].threads))
+    return process is not None and in_condition(main_frames(process.threads))
 
 
 def _locked(subject: Subject) -> bool:

@@ -16,13 +16,14 @@ from harness.triage.graph import Subject
 from harness.triage.graph.motion import BETWEEN_RANKS, BUSY_CORES
 from harness.triage.graph.sockets import main_frames
 from harness.triage.graph.worlds import same_world
-from harness.triage.places import users
+from harness.triage.places import runs_users, users
 from harness.triage.rules import standing
 from harness.triage.rules.closed import NOBODY_LEFT, cycle
 from harness.triage.rules.outsiders import foreign
 from harness.triage.rules.pauses import FRESH_S
 from harness.triage.rules.ruling import Case, Live, Ruling, Watching
 from harness.triage.source import Loop
+from reports.text import agreeing
 
 MAX_DOUBTS = 8  # that a verdict names, as other rules do with processes
 _RESTS = ("join", "queue")  # other processes of the job that can come to no collective: parents, workers of a loader
@@ -120,10 +121,10 @@ def _where(places: Sequence[standing.Place]) -> str:
 
 def _waits(subject: Subject) -> bool:
     """Whether its main thread stands in one collective at both looks."""
-    looks = subject.process.samples if subject.process else ()
+    looks = subject.process.samples
     kinds = subject.doing.kind in BETWEEN_RANKS and subject.before.kind in BETWEEN_RANKS
-    held = subject.pending or subject.progress or subject.blocked or subject.ended
-    return kinds and not held and len(looks) > 1 and main_frames(looks[0].threads) == main_frames(looks[-1].threads)
+    rests = subject.rests and subject.pending is None
+    return kinds and rests and len(looks) > 1 and looks[0].main_frames == looks[-1].main_frames
 
 
 def collectives_beside(subject: Subject) -> list[Thread]:
@@ -135,17 +136,17 @@ def collectives_beside(subject: Subject) -> list[Thread]:
     return aside if _main_thread_in_collective(subject.process) else aside[1:]
 
 
-def _main_thread_in_collective(process: Process | None) -> bool:
-    threads = process.samples[-1].threads if process is not None and process.samples else ()
+def _main_thread_in_collective(process: Process) -> bool:
+    threads = process.threads
     main = main_frames(threads)
     return any(thread.frames == main and stacks.classify(thread).kind in BETWEEN_RANKS for thread in threads)
 
 
-def _side_threads(process: Process | None) -> list[Thread]:
+def _side_threads(process: Process) -> list[Thread]:
     """Threads of the user's code beside the main one, at the last look."""
-    threads = process.samples[-1].threads if process is not None and process.samples else ()
+    threads = process.threads
     main = main_frames(threads)
-    return [thread for thread in threads if thread.frames != main and any(map(users, thread.frames))]
+    return [thread for thread in threads if thread.frames != main and runs_users(thread)]
 
 
 def _of_threads(case: Case, ranks: Sequence[Subject], places: Sequence[standing.Place]) -> str:
@@ -156,7 +157,7 @@ def _of_threads(case: Case, ranks: Sequence[Subject], places: Sequence[standing.
 
 def doubts(case: Case, ranks: Sequence[Subject]) -> list[str]:
     """What keeps the places from proving that the job hangs, in words: who may still come, or what may still move."""
-    sizes = {subject.process.world_size for subject in ranks if subject.process}
+    sizes = {subject.process.world_size for subject in ranks}
     together = all(same_world(ranks[0].process, subject.process) for subject in ranks)
     size = next(iter(sizes)) if len(sizes) == 1 else None
     lines = []
@@ -164,7 +165,7 @@ def doubts(case: Case, ranks: Sequence[Subject]) -> list[str]:
         lines.append("all ranks of one world: others may still come")
     if case.evidence.gpus:
         lines.append("what the GPUs do: a kernel may still run on one of them")
-    quiet = [look.net_quiet_s for subject in ranks if subject.process for look in subject.process.samples]
+    quiet = [look.net_quiet_s for subject in ranks for look in subject.process.samples]
     if any(seconds is None or seconds < FRESH_S for seconds in quiet):
         lines.append(f"for how long the ranks have stood still: at least {FRESH_S:.0f} s without data are needed")
     for subject in ranks:
@@ -193,19 +194,17 @@ def _ancestors(case: Case, ranks: Sequence[Subject]) -> set[str]:
     parents = {(each.host, each.pid): each for each in case.evidence.processes}
     above: set[str] = set()
     for subject in ranks:
-        process = subject.process
-        while process is not None and (process := parents.get((process.host, process.ppid))) is not None:
-            if process.key in above:
-                break
+        process = parents.get((subject.process.host, subject.process.ppid))
+        while process is not None and process.key not in above:
             above.add(process.key)
+            process = parents.get((process.host, process.ppid))
     return above
 
 
-def _computes(process: Process | None) -> bool:
+def _computes(process: Process) -> bool:
     """Whether any of its threads used a processor between the looks, such as a native thread of a backward pass."""
-    if process is None or (gap := process.samples[-1].at_s - process.samples[0].at_s) <= 0:
-        return True
-    return (process.samples[-1].cpu_s - process.samples[0].cpu_s) / gap >= BUSY_CORES
+    gap = process.between_looks_s
+    return gap <= 0 or (process.last_look.cpu_s - process.first_look.cpu_s) / gap >= BUSY_CORES
 
 
 def left_out(case: Case, places: Sequence[standing.Place]) -> Ruling | None:
@@ -222,7 +221,7 @@ def left_out(case: Case, places: Sequence[standing.Place]) -> Ruling | None:
         subject.key: f"{how} {most.words}, where {most.who} wait, and is in {odd.words}{_gates_text(most, 'which is ')}"
         for subject in odd.subjects
     }
-    waits = "wait" if len(most.subjects) > 1 else "waits"
+    waits = agreeing(len(most.subjects), "waits", "wait")
     return Ruling(
         "HUNG",
         f"{odd.who} left out {most.words}, where {most.who} {waits}: now at {odd.words}",
@@ -238,9 +237,7 @@ def left_out(case: Case, places: Sequence[standing.Place]) -> Ruling | None:
 
 
 def _frames(place: standing.Place) -> tuple[Frame, ...]:
-    process = place.subjects[0].process
-    assert process is not None
-    return tuple(frame for frame in main_frames(process.samples[-1].threads) if users(frame))
+    return tuple(frame for frame in place.subjects[0].process.main_frames if users(frame))
 
 
 def _function(place: standing.Place) -> str:

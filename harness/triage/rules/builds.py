@@ -25,10 +25,8 @@ def locked(case: Case) -> Ruling | None:
     waiting = [subject for subject in case.live() if {subject.doing.kind, subject.before.kind} == {"build_lock"}]
     if not waiting:
         return None
-    hosts = {waiter.process.host for waiter in waiting if waiter.process}
-    builders = [
-        subject for subject in case.live() if subject.process and subject.process.host in hosts and _builds(subject)
-    ]
+    hosts = {waiter.process.host for waiter in waiting}
+    builders = [subject for subject in case.live() if subject.process.host in hosts and _builds(subject)]
     working = next((builder for builder in builders if builder.progress), None)
     if working is not None:
         return slow_because(case, [working.key])
@@ -43,9 +41,7 @@ def locked(case: Case) -> Ruling | None:
         )  # fmt: skip
     why = {waiter.key: "waits for the lock file of a build of torch's extensions, and no process of the job builds"
            for waiter in waiting}  # fmt: skip
-    folders = sorted(
-        {folder for waiter in waiting if waiter.process and (folder := waiter.process.environ.get(VARIABLE, ""))}
-    )
+    folders = sorted({folder for waiter in waiting if (folder := waiter.process.environ.get(VARIABLE, ""))})
     places = " ".join(folders) or _DEFAULT
     return Ruling(
         "HUNG",
@@ -62,7 +58,7 @@ def locked(case: Case) -> Ruling | None:
 
 def _builds(subject: Subject) -> bool:
     process = subject.process
-    if process is None or subject.doing.kind == "build_lock":
+    if subject.doing.kind == "build_lock":
         return False
     program = os.path.basename(process.command.split(" ", 1)[0])
     frames = (frame for look in process.samples for thread in look.threads for frame in thread.frames)

@@ -30,12 +30,8 @@ def elsewhere(case: Case, keys: set[str]) -> bool:
 
 def lost(case: Case) -> list[Subject]:
     """Waiters of which nothing says for whom they wait."""
-    resolved_keys = {wait.waiter for wait in case.graph.waits}
-    return [
-        subject
-        for subject in case.live()
-        if subject.stuck and subject.key not in resolved_keys and not subject.blocked and not subject.progress
-    ]
+    resolved_keys = case.graph.waiting
+    return [subject for subject in case.live() if subject.stuck and subject.rests and subject.key not in resolved_keys]
 
 
 def _may_mean(case: Case, waiter: Subject, subject: Subject) -> bool:

@@ -31,7 +31,7 @@ def closed(case: Case) -> Ruling | None:
     ]
     for waiter in lost:
         world = [peer for peer in case.graph.subjects.values() if peer.rank is not None and _shares_world(waiter, peer)]
-        size = waiter.process.world_size if waiter.process else None
+        size = waiter.process.world_size
         if size is None or size < 2 or {member.rank for member in world} != set(range(size)):
             continue
         if not all(map(_waits, world)) or _begins(case, world):
@@ -67,7 +67,7 @@ def _begins(case: Case, world: list[Subject]) -> bool:
     """Whether no operation was recorded yet and ranks exchange TCP data: NCCL sets up the communicator for the first
     one."""
     none = bool(case.groups) and not any(group.ranks for group in case.groups)
-    return none and any(member.process is not None and over_net(member.process) for member in world)
+    return none and any(over_net(member.process) for member in world)
 
 
 def _shares_world(subject: Subject, peer: Subject) -> bool:
@@ -77,7 +77,7 @@ def _shares_world(subject: Subject, peer: Subject) -> bool:
 def _waits(subject: Subject) -> bool:
     """Whether its own stack shows it in an operation of torch.distributed at both looks, and it does not move."""
     still = subject.doing.kind in BETWEEN_RANKS and subject.before.kind in BETWEEN_RANKS
-    return subject.observed and still and not (subject.progress or subject.blocked or subject.ended)
+    return subject.observed and still and subject.rests
 
 
 def _operation(subject: Subject) -> str:

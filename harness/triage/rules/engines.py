@@ -26,13 +26,11 @@ def refused(case: Case) -> Ruling | None:
     nowhere = [waiter for waiter in lost(case) if leads_out(case, waiter)]
     for subject in case.graph.subjects.values():
         call = last_refusal(subject)
-        if call is None or subject.ended or subject.blocked or subject.progress or subject.pending is not None:
+        if call is None or not subject.rests or subject.pending is not None:
             continue
         if not (subject.doing.idle or subject.doing.within("scheduler", "queue", "lock", "select")):
             continue
-        beside = [
-            each for each in waiting if each.process and subject.process and each.process.host == subject.process.host
-        ]
+        beside = [each for each in waiting if each.process.host == subject.process.host]
         # The refusal has to be younger than the wait. Ages of two directories cannot be compared, so that only waiters
         # of the same host count.
         if call.age_s > (_waited_s(case, beside) if case.evidence.directories else waited_s) + AFTER_S:
@@ -70,7 +68,7 @@ def _waited_s(case: Case, waiting: list[Subject]) -> float:
     for waiter in waiting:
         if waiter.pending is not None and waiter.pending.age_s is not None:
             ages.append(waiter.pending.age_s)
-        if waiter.process is not None and waiter.process.beat is not None:
+        if waiter.process.beat is not None:
             ages.append(waiter.process.beat.progress_age_s)
     ages += [case.evidence.stall_s] if case.evidence.stall_s else []
     return max(ages, default=0.0 if case.evidence.directories else float("inf"))
@@ -79,7 +77,7 @@ def _waited_s(case: Case, waiting: list[Subject]) -> float:
 def last_refusal(subject: Subject) -> Call | None:
     """The engine's last call if it failed; None otherwise. Calls that abort or cancel are ignored: they also fail
     for a request that has ended, and that holds nobody up."""
-    journal = subject.process.journal if subject.process else None
+    journal = subject.process.journal
     calls = [call for call in (journal.calls if journal else ()) if not _STOPS.search(call.name)]
     return calls[-1] if calls and not calls[-1].ok else None
 
@@ -87,12 +85,12 @@ def last_refusal(subject: Subject) -> Call | None:
 def transition(case: Case) -> Ruling | None:
     """K8: a process stands in its engine's sleep or wake-up."""
     for subject in case.live():
-        name, age = standing(subject.process) if subject.process else ("", 0.0)
+        name, age = standing(subject.process)
         if not name and _in_transition(subject.doing) and _in_transition(subject.before):
             name = subject.doing.op if subject.doing.kind == "transition" else subject.doing.frame.rsplit(" ", 1)[-1]
         if not name or subject.blocked:
             continue
-        if subject.key in {wait.waiter for wait in case.graph.waits} and subject.key not in _ends(case):
+        if subject.key in case.graph.waiting and subject.key not in _ends(case):
             continue  # it waits for another process, and the answer is there
         if subject.pending is not None:
             continue  # the rank that has not come is looked at first
@@ -103,7 +101,7 @@ def transition(case: Case) -> Ruling | None:
         if name and 0.0 < age < YOUNG_S:
             continue
         since = f" for {age:.0f} s" if age else ""
-        engine = (subject.process.engine if subject.process else "") or subject.role or "engine"
+        engine = subject.process.engine or subject.role or "engine"
         return Ruling(
             "HUNG",
             f"{subject.label} stands in {name}{since}",

@@ -76,18 +76,18 @@ def _place(member: Subject) -> str:
 
 def _without_members(case: Case, joining: list[Subject], targets: list[Subject], place: str) -> Ruling | None:
     """Rule on ranks that have not come: where nobody looked, in the next operation, in a poll, or somewhere else."""
-    elsewhere = [target for target in targets if not target.observed and not _would_be_seen(case, joining)]
-    if elsewhere and len(elsewhere) == len(targets):
-        return _not_looked_at(elsewhere, place)
-    targets = [target for target in targets if target not in elsewhere]
+    if not _would_be_seen(case, joining):
+        elsewhere = [target for target in targets if not target.observed]
+        if elsewhere and len(elsewhere) == len(targets):
+            return _not_looked_at(elsewhere, place)
+        targets = [target for target in targets if target.observed]
     # Ranks that have gone on wait for the few that make the group: that is a ring, and `_alone` decides who is odd.
     if any(target.stuck or forming(target) for target in targets) and len(targets) >= len(joining):
         ring = _alone(case, joining, targets, place)
         if ring is not None or len(targets) > len(joining):
             return ring
-    pollers = [target for target in targets if target.polls]
-    if pollers and len(pollers) == len(targets):
-        return polling(case, pollers)
+    if targets and all(target.polls for target in targets):
+        return polling(case, targets)
     return _not_come(case, [target for target in targets if not target.polls], place)
 
 
@@ -180,9 +180,9 @@ def _would_be_seen(case: Case, joining: list[Subject]) -> bool:
     if case.evidence.source != "live":
         return True
     pids = {(each.host, each.pid) for each in case.evidence.processes}
-    if any(member.process and (member.process.host, member.process.ppid) in pids for member in joining):
+    if any((member.process.host, member.process.ppid) in pids for member in joining):
         return True  # their launcher is in the evidence, with everything below it
-    return len(joining) > 1 and all(member.process and member.process.beat for member in joining)
+    return len(joining) > 1 and all(member.process.beat for member in joining)
 
 
 def _all_here(case: Case, joining: list[Subject]) -> bool:
@@ -194,14 +194,15 @@ def _all_here(case: Case, joining: list[Subject]) -> bool:
     local: dict[str, int] = {}
     world = 0
     for member in joining:
-        environ = member.process.environ if member.process else {}
-        here, everywhere = (limits.rank(environ.get(name)) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
-        if member.process and here is not None and everywhere is not None:
+        here, everywhere = (
+            limits.rank(member.process.environ.get(name)) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE")
+        )
+        if here is not None and everywhere is not None:
             local[member.process.host] = max(here, local.get(member.process.host, 0))
             world = max(everywhere, world)
     if local:
         return sum(local.values()) >= world
-    parents = {(member.process.host, member.process.ppid) for member in joining if member.process}
+    parents = {(member.process.host, member.process.ppid) for member in joining}
     above = [each for each in case.evidence.processes if (each.host, each.pid) in parents]
     return len(parents) == len(above) == 1 and above[0].role in LAUNCHERS and _single_host(above[0].command)
 
@@ -218,7 +219,7 @@ def _addresses(case: Case, joining: list[Subject], place: str) -> Ruling | None:
     at = {
         member.key: f"{env.get('MASTER_ADDR', '?')}:{env.get('MASTER_PORT', '?')}"
         for member in joining
-        if member.process and (env := member.process.environ)
+        if (env := member.process.environ)
     }
     places = Counter(at.values()).most_common()
     if len(places) < 2:
@@ -242,7 +243,7 @@ def _apart(joining: list[Subject], place: str) -> Ruling | None:
     """INSUFFICIENT: ranks of several hosts have all come to the rendezvous, and none gets out: they do not reach
     each other."""
     worlds = {what.world_size for member in joining if (what := forming(member)) is not None}
-    hosts = sorted({member.process.host for member in joining if member.process})
+    hosts = sorted({member.process.host for member in joining})
     if len(hosts) < 2 or worlds != {len({member.rank for member in joining})}:
         return None
     between = f"{', '.join(hosts[:-1])} and {hosts[-1]}"

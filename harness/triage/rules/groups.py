@@ -161,7 +161,7 @@ def _rank_only(subject: Subject) -> bool:
 def _proven(subject: Subject) -> bool:
     """Whether the source text or a library's own frame (torch.save, save_pretrained) proves that it does work of few
     ranks. A user's function can have any name, so a name alone breaks no tie."""
-    saves = (match(frame) for frame in _main_frames(subject))
+    saves = (match(frame) for frame in subject.process.main_frames)
     return bool(_condition(subject)) or any(
         entry is not None and entry.kind == "checkpoint" and entry.file != "<user>" for entry in saves
     )
@@ -169,16 +169,10 @@ def _proven(subject: Subject) -> bool:
 
 def _condition(subject: Subject) -> str:
     """The condition on the rank under which it got there, in words, if the source text shows one."""
-    for frame in filter(users, _main_frames(subject)):
+    for frame in filter(users, subject.process.main_frames):
         if text := source.rank_condition(frame):
             return f", under `if {text}`"
     return ""
-
-
-def _main_frames(subject: Subject) -> tuple[Frame, ...]:
-    threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
-    main = [thread for thread in threads if thread.main or thread.name == "MainThread"]
-    return (main or list(threads))[0].frames if threads else ()
 
 
 def _are_minority(special: list[Subject], sides: dict[str, list[Subject]], usual: str) -> bool:
@@ -206,10 +200,10 @@ def conditional(case: Case) -> Ruling | None:
         targets = [case.subject(wait.target) for wait in case.graph.waits if wait.waiter == waiter.key]
         targets = targets or _elsewhere(case, waiter)
         special_waiters = [peer for peer in case.graph.stuck() if peer.doing.within("checkpoint", "evaluation")]
-        went_on = [target for target in targets if target.stuck and not _rank_only(target)]
+        went_on = all(target.stuck and not _rank_only(target) for target in targets)
         if (
             targets
-            and len(went_on) == len(targets)
+            and went_on
             and len(special_waiters) < len(targets) + _proven(waiter)  # the name of a function alone breaks no tie
             and not case.moving(target.key for target in targets)
         ):
@@ -228,13 +222,13 @@ def conditional(case: Case) -> Ruling | None:
 
 def _elsewhere(case: Case, subject: Subject) -> list[Subject]:
     """Without any recorder: all other ranks of its world, if the stack of each shows another collective; else none."""
-    if any(group.ranks for group in case.groups) or subject.rank is None or subject.process is None:
+    if any(group.ranks for group in case.groups) or subject.rank is None or not subject.has_process:
         return []
     world = subject.process.world_size
     peers = [
         peer
         for peer in case.live()
-        if peer is not subject and peer.rank is not None and peer.process and peer.process.world_size == world
+        if peer is not subject and peer.rank is not None and peer.process.world_size == world
     ]
     apart = [peer for peer in peers if peer.doing.kind == "collective" and peer.doing.op != subject.doing.op]
     return apart if len(apart) == len(peers) else []
@@ -296,9 +290,10 @@ def _out_of_step(case: Case, waits: list[Wait]) -> Ruling | None:
     pairs = {(places.get(wait.target, ()), places.get(wait.waiter, ())): wait for wait in waits}
     for (target_place, goes), wait in pairs.items():
         line = _behind(target_place, goes)
-        its = case.subject(wait.target).process
-        size = its.world_size if its else case.comparison.world_size if case.comparison else None
-        world = {key: case.subject(key).rank for key in places if same_world(case.subject(key).process, its)}
+        missed = case.subject(wait.target)
+        recorded_size = case.comparison.world_size if case.comparison else None
+        size = missed.process.world_size if missed.has_process else recorded_size
+        world = {key: case.subject(key).rank for key in places if same_world(case.subject(key).process, missed.process)}
         if not line or len(set(world.values())) != size or not all(places[key] for key in world):
             continue
         past = [key for key in world if _behind(places[key], goes) == line]
@@ -319,7 +314,7 @@ def _place(subject: Subject) -> tuple[Frame, ...]:
     in a collective or for the device."""
     frames = subject.pending.frames if subject.pending is not None else ()
     if not frames and subject.doing.kind in ("collective", "device"):
-        frames = _main_frames(subject)
+        frames = subject.process.main_frames
     return tuple(frame for frame in frames if users(frame))
 
 
@@ -386,15 +381,13 @@ def wedged(case: Case) -> Ruling | None:
         subjects = [case.subject(names.key(group, rank)) for rank in group.ranks]
         # The last rank may have arrived just now, and any member that moves, is held or has ended is a better
         # explanation.
-        if (ages and min(ages) < ARRIVAL_S) or any(
-            subject.progress or subject.blocked or subject.ended for subject in subjects
-        ):
+        if (ages and min(ages) < ARRIVAL_S) or not all(subject.rests for subject in subjects):
             continue
         first = pending[0]
         assert first is not None
         them = "both" if len(members) == 2 else f"all {len(members)}"
         place = f"{first.op} #{first.seq} of {title(group)}"
-        hosts = sorted({subject.process.host for subject in subjects if subject.process})
+        hosts = sorted({subject.process.host for subject in subjects if subject.has_process})
         fabric = "fabric" if len(hosts) < 2 else network(hosts)
         blamed, evidence_lines = f"the {fabric} or a device", tuple[str, ...]()
         steps = (

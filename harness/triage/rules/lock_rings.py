@@ -14,8 +14,7 @@ from harness.triage import source
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import spent_s
-from harness.triage.graph.sockets import main_frames
-from harness.triage.places import users
+from harness.triage.places import inner_frame, runs_users
 from harness.triage.rules.ruling import MOST_NAMED, Case, Ruling
 from harness.triage.stacks import describe
 
@@ -54,29 +53,32 @@ def ring(case: Case) -> Ruling | None:
 
 def _main_waits(subject: Subject, frames: Sequence[Frame]) -> bool:
     """Whether the main thread is in the ring, or waits without a limit for a thread. A server's waits for requests."""
-    looks = subject.process.samples if subject.process is not None else ()
-    if any(frame in frames for look in looks[-1:] for frame in main_frames(look.threads)):
+    if any(frame in frames for frame in subject.process.main_frames):
         return True
-    return subject.doing.kind in ("lock", "join") and not any(look.timed for look in looks)
+    return subject.doing.kind in ("lock", "join") and not any(look.timed for look in subject.process.samples)
 
 
-def proven(process: Process | None) -> tuple[Frame, ...]:
+def proven(process: Process) -> tuple[Frame, ...]:
     """The frames at which threads of a process wait for each other's locks at every look; empty without such a ring, or
     where another thread that may go on runs code of the user's."""
-    looks = process.samples if process is not None else ()
-    rings = [_ring(look.threads) for look in looks]
-    if process is None or len(rings) < 2 or not rings[0]:
+    rings = [_ring(look.threads) for look in process.samples]
+    if len(rings) < 2 or not rings[0]:
         return ()
-    places = [{(each.thread.tid, each.frame) for each in its} for its in rings]
-    if any(its != places[0] for its in places) or any(spent_s(process, each.thread) for each in rings[-1]):
+    ring = rings[-1]
+    # Looks are not taken at one moment: a thread that stood elsewhere, or worked in between, may have let a lock go.
+    places = [{(wait.thread.tid, wait.frame) for wait in its} for its in rings]
+    stood = all(its == places[0] for its in places) and not any(spent_s(process, wait.thread) for wait in ring)
+    if not stood or any(runs_users(thread) and not thread.leads for thread in _apart(process.threads, ring)):
         return ()
-    locks = {each.lock for each in rings[-1]}
-    others = [thread for thread in looks[-1].threads if thread not in [each.thread for each in rings[-1]]]
-    behind = {each.thread for each in _waits(others) if each.lock in locks}
-    apart = [thread for thread in others if thread not in behind and not (thread.main or thread.name == "MainThread")]
-    if any(users(frame) for thread in apart for frame in thread.frames):
-        return ()
-    return tuple(each.frame for each in rings[-1])
+    return tuple(wait.frame for wait in ring)
+
+
+def _apart(threads: Sequence[Thread], ring: Sequence[_Wait]) -> list[Thread]:
+    """The threads that are not in the ring, and wait for no lock of it."""
+    others = [thread for thread in threads if thread not in [wait.thread for wait in ring]]
+    locks = {wait.lock for wait in ring}
+    behind = {wait.thread for wait in _waits(others) if wait.lock in locks}
+    return [thread for thread in others if thread not in behind]
 
 
 def _ring(threads: Sequence[Thread]) -> list[_Wait]:
@@ -90,22 +92,25 @@ def _ring(threads: Sequence[Thread]) -> list[_Wait]:
             if keepers[0] in chain:
                 ring = chain[chain.index(keepers[0]) :]
                 # A lock that all of them have lets only one of them in at a time.
-                return ring if len(ring) > 1 and not frozenset.intersection(*(each.kept for each in ring)) else []
+                shared = frozenset.intersection(*(wait.kept for wait in ring))
+                return ring if len(ring) > 1 and not shared else []
             chain.append(keepers[0])
     return []
 
 
 def _waits(threads: Sequence[Thread]) -> list[_Wait]:
-    waits = []
-    for thread in threads:
-        frame = next((frame for frame in thread.frames if users(frame)), None)
-        inner = thread.frames[: thread.frames.index(frame)] if frame is not None else ()
-        waited = source.sole_locks_taken(frame) if frame is not None else set()
-        if frame is None or len(waited) != 1 or not all(each.file.endswith("/threading.py") for each in inner):
-            continue
-        if thread.active or (thread.wchan and "futex" not in thread.wchan):
-            continue
-        kept = frozenset((each.file, lock) for each in thread.frames for lock in source.sole_locks_kept(each))
-        if (lock := (frame.file, next(iter(waited)))) not in kept:
-            waits.append(_Wait(thread, frame, lock, kept))
-    return waits
+    return [wait for thread in threads if (wait := _wait(thread)) is not None]
+
+
+def _wait(thread: Thread) -> _Wait | None:
+    """The wait of a thread for one lock; None if it stands in no such wait, or has that lock itself."""
+    frame = inner_frame(thread.frames)
+    if frame is None or thread.active or (thread.wchan and "futex" not in thread.wchan):
+        return None
+    called = thread.frames[: thread.frames.index(frame)]
+    waited = source.sole_locks_taken(frame)
+    if len(waited) != 1 or not all(each.file.endswith("/threading.py") for each in called):
+        return None
+    lock = frame.file, next(iter(waited))
+    kept = frozenset((each.file, name) for each in thread.frames for name in source.sole_locks_kept(each))
+    return _Wait(thread, frame, lock, kept) if lock not in kept else None

@@ -15,6 +15,7 @@ from harness.triage.rules.pauses import slow_because
 from harness.triage.rules.pipes import runs_beside
 from harness.triage.rules.polls import tries_to_lock
 from harness.triage.rules.ruling import MOST_NAMED, Case, Live, Ruling, brief
+from reports.text import agreeing
 
 TRIES = 2  # somebody else may open a file once while it is looked at
 # CPU seconds of a process that never did much. Python starts in 0.02 s, and an import of numpy or requests takes 0.11 s
@@ -85,7 +86,7 @@ def _ring(case: Case) -> list[FileLock]:
 def _stands(case: Case, lock: FileLock) -> bool:
     """Whether the holder of a lock waits for another one in the kernel, and nothing in it goes on beside."""
     holder = _holder(case, lock)
-    if holder is None or holder.process is None:  # of another job, which was looked at for as long
+    if holder is None:  # of another job, which was looked at for as long
         return lock.idle
     looks = holder.process.samples
     in_lock = len(looks) > 1 and all(IN_LOCK.search(look.wchan) for look in looks)
@@ -111,8 +112,8 @@ def worked(case: Case) -> Ruling | None:
         if holder is None and lock.works:
             return Ruling(
                 "SLOW",
-                f"not hung: {case.names(each.key for each in waiters)} wait{_s(waiters)} for a file's lock, whose "
-                f"holder {lock.pid} works",
+                f"not hung: {case.names(each.key for each in waiters)} {agreeing(len(waiters), 'waits', 'wait')} "
+                f"for a file's lock, whose holder {lock.pid} works",
                 "K7",
                 place=waiters[0].frame,
                 evidence=(_words(lock), f"process {lock.pid}, no process of the job, used {lock.works}"),
@@ -129,7 +130,7 @@ def unreleased(case: Case) -> Ruling | None:
     lock, waiters = awaited[0]
     holder = _holder(case, lock)
     names = case.names(each.key for each in waiters)
-    waits = f"wait{_s(waiters)} for the lock of {os.path.basename(lock.path)}"
+    waits = f"{agreeing(len(waiters), 'waits', 'wait')} for the lock of {os.path.basename(lock.path)}"
     ring = [waiter for waiter in waiters if holder is not None and holder.key in case.graph.waiters({waiter.key})]
     if holder is not None and ring:
         return Ruling(
@@ -179,22 +180,20 @@ def _of_holder(case: Case, lock: FileLock, holder: Subject | None) -> tuple[str,
 def in_the_kernel(case: Case, subject: Subject) -> bool:
     """Whether a process stands in the kernel for the lock of a file, which `unreleased` tells with its holder."""
     process = subject.process
-    return process is not None and any(
-        process.pid in lock.waiters for lock in case.evidence.locks if lock.host == process.host
-    )
+    return any(process.pid in lock.waiters for lock in case.evidence.locks if lock.host == process.host)
 
 
 def _awaited(case: Case) -> list[tuple[FileLock, list[Subject]]]:
     """Locks, each with the processes that wait for it and do not advance."""
-    resting = [subject for subject in case.live() if subject.process and not subject.progress]
+    resting = [subject for subject in case.live() if not subject.progress]
     pollers = [subject for subject in resting if tries_to_lock(subject)]
     tried = [lock for lock in case.evidence.locks if lock.tries >= TRIES]
     pairs = []
     for lock in case.evidence.locks:
-        waiters = [each for each in resting if each.process and each.process.host == lock.host
+        waiters = [each for each in resting if each.process.host == lock.host
                    and each.process.pid in lock.waiters]  # fmt: skip
         if tried == [lock]:  # of several nothing says who tries which
-            waiters += [each for each in pollers if each.process and each.process.host == lock.host
+            waiters += [each for each in pollers if each.process.host == lock.host
                         and each.process.pid != lock.pid]  # fmt: skip
         if waiters:
             pairs.append((lock, waiters))
@@ -209,7 +208,3 @@ def _words(lock: FileLock) -> str:
     if not lock.pid:
         return f"{lock.path} is locked, and the kernel does not tell by whom: another container or user, or several"
     return f"{lock.path} is locked by {lock.pid} ({brief(lock.command)})"
-
-
-def _s(waiters: list[Subject]) -> str:
-    return "s" if len(waiters) == 1 else ""

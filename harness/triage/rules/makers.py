@@ -15,13 +15,12 @@ from harness.triage.evidence import LostThread, Maker, Process, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import TIMERS, handlers, spent_s, works
 from harness.triage.graph.polling import place as polled_at
-from harness.triage.places import users
+from harness.triage.places import inner_frame, users
 from harness.triage.rules.pauses import slow_because
 from harness.triage.rules.polls import open_polls, pollers
 from harness.triage.rules.ruling import Case, Live, Ruling, brief
 from harness.triage.stacks import ours
 
-NOBODY = Process("", 0)
 PIPE = "its pipe"
 MAX_LINKS = 8  # links and makers that a verdict tells
 _LOCAL = ("127.0.0.1", "localhost", "0.0.0.0", "[::1]", "[::]")
@@ -69,10 +68,10 @@ class Link:
 def links(case: Case, poller: Subject) -> list[Link]:
     """Who makes what a process looks for: the exact ones, else those that are known by a folder alone."""
     process = poller.process
-    feeder = case.graph.subjects.get(f"{process.host}:{process.feeder}") if process is not None else None
+    feeder = case.graph.subjects.get(f"{process.host}:{process.feeder}") if process.feeder else None
     its_links = [Link(poller, PIPE, feeder)] if feeder is not None else []
     waiters = case.graph.waiters({poller.key})  # their command lines may name the file as well
-    for thing in process.sought if process is not None else ():
+    for thing in process.sought:
         for maker in case.evidence.makers if thing.startswith("/") else ():
             key = f"{maker.host}:{maker.pid}"
             if (maker.host, maker.path) == (_host(poller), thing) and key not in waiters:
@@ -88,7 +87,7 @@ def _listener(case: Case, poller: Subject, address: str) -> Subject | None:
         subject
         for subject in case.live()
         if subject.key != poller.key
-        and any(_reaches(address, served_address) for served_address in (subject.process or NOBODY).listening)
+        and any(_reaches(address, served_address) for served_address in subject.process.listening)
         and (address.rpartition(":")[0] not in _LOCAL or _host(subject) == _host(poller))
     ]
     return listeners[0] if len(listeners) == 1 else None
@@ -101,7 +100,7 @@ def _reaches(address: str, served_address: str) -> bool:
 
 
 def _host(subject: Subject) -> str:
-    return subject.process.host if subject.process is not None else ""
+    return subject.process.host
 
 
 def at_work(case: Case) -> Ruling | None:
@@ -129,7 +128,7 @@ def at_work(case: Case) -> Ruling | None:
 def _are_all(its_links: list[Link], poller: Subject) -> bool:
     """Whether links are about everything that a process looks for: any of it may end its loop."""
     things = {link.thing for link in its_links}
-    return bool(things) and poller.process is not None and things >= set(poller.process.sought)
+    return bool(things) and things >= set(poller.process.sought)
 
 
 def _briefly(link: Link) -> str:
@@ -144,7 +143,7 @@ def _goes_on(case: Case, link: Link) -> str:
         return f"it sleeps {link.maker.sleeps_s:.0f} s more"
     if link.subject is not None:
         # A server moves when it answers, whatever it has. What it computes, or a child of it does, is no answer.
-        computes = works(link.subject.process or NOBODY, link.subject.doing)
+        computes = works(link.subject.process, link.subject.doing)
         answers = _is_server(link.subject) and link.subject.moved and not computes
         return "" if answers else link.subject.progress or _paced(case, link.subject)
     return "it works" if link.maker is not None and link.maker.works else ""
@@ -154,7 +153,7 @@ def _paced(case: Case, subject: Subject) -> str:
     """Say in words that a thread makes something between sleeps, and none beside it stands still or has died. As timers
     of an event loop, this counts for a few thresholds only."""
     process = subject.process
-    if process is None or subject.blocked or subject.ended or process.lost_threads:
+    if subject.blocked or subject.ended or process.lost_threads:
         return ""
     if case.evidence.threshold_s and case.evidence.stall_s >= TIMERS * case.evidence.threshold_s:
         return ""
@@ -167,12 +166,12 @@ def _paced(case: Case, subject: Subject) -> str:
 
 def _workers(process: Process, *, main: bool = False) -> list[Thread]:
     """Its threads that run the user's code and answer no request. `main`: the main one as well."""
-    threads = process.samples[-1].threads if process.samples else ()
+    threads = process.threads
     serving = handlers(process)
     return [
         thread
         for thread in threads
-        if (main or not (thread.main or thread.name == "MainThread")) and thread not in serving and not ours(thread)
+        if (main or not thread.leads) and thread not in serving and not ours(thread)
         and any(users(frame) or source.in_timer(frame) for frame in thread.frames)
     ]  # fmt: skip
 
@@ -181,13 +180,13 @@ def _makes_in_rounds(process: Process, thread: Thread) -> bool:
     """Whether a thread computes, or sleeps in a loop that makes something in each of its rounds."""
     if thread.active or spent_s(process, thread) > 0:
         return True
-    frame = next((frame for frame in thread.frames if users(frame)), None)
+    frame = inner_frame(thread.frames)
     return frame is not None and "nanosleep" in thread.wchan and source.makes(frame)
 
 
 def _is_server(subject: Subject) -> bool:
     """Whether its main thread answers requests."""
-    return subject.process is not None and bool(subject.process.listening)
+    return bool(subject.process.listening)
 
 
 def stopped(case: Case) -> Ruling | None:
@@ -207,7 +206,7 @@ def stopped(case: Case) -> Ruling | None:
 def _own_thread(poller: Subject) -> LostThread | None:
     """The thread of a process that has died and that alone filled what its loop looks at; None without one."""
     loop = source.innermost_loop(poller.loop[0])
-    if poller.process is None or loop is None or not source.looks_inside(poller.loop[0]):
+    if loop is None or not source.looks_inside(poller.loop[0]):
         return None
     return _last_filler(poller.process, source.names_in(loop))
 
@@ -215,7 +214,7 @@ def _own_thread(poller: Subject) -> LostThread | None:
 def _last_filler(process: Process, used: set[str] | None = None) -> LostThread | None:
     """The thread of a process that has died, and that alone filled what others of it use, by its source text; None if
     another thread of the user's lives. `used`: names of which it has to have filled one."""
-    threads = process.samples[-1].threads if process.samples else ()
+    threads = process.threads
     files = {frame.file for thread in threads for frame in thread.frames if users(frame)}
     for lost in process.lost_threads if not _workers(process) else ():
         filled = {name for file in files for name in source.filled_alone(file, lost.name)}
@@ -227,7 +226,7 @@ def _last_filler(process: Process, used: set[str] | None = None) -> LostThread |
 def _never_goes_on(case: Case, link: Link) -> str:
     """Why a maker can never go on, in words; empty if it may."""
     subject = link.subject
-    if subject is None or subject.process is None or subject.progress:
+    if subject is None or subject.progress:
         return ""
     if subject.blocked:
         return str(subject.blocked) if link.exact else ""

@@ -14,7 +14,6 @@ from itertools import permutations
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from harness.triage.evidence import Process
 from harness.triage.flight.model import GroupState, RankState
 from harness.triage.graph import Subject
 from harness.triage.graph.calls import FINISHED_TASKS
@@ -24,6 +23,7 @@ from harness.triage.rules.ruling import Case, Ruling, brief
 from harness.triage.rules.untested import unseen
 from probes import limits
 from reports.sections.triage import ranks
+from reports.text import agreeing
 
 AGAIN = "take the evidence of all nodes at one time: harness triage PID --out DIR on each, while the job stands still"
 
@@ -71,11 +71,9 @@ def unlooked(case: Case) -> Ruling | None:
         return None
     ranks: dict[str, list[Subject]] = {}
     for subject in case.graph.subjects.values():
-        if subject.process is not None and subject.rank is not None:
+        if subject.has_process and subject.rank is not None:
             ranks.setdefault(subject.process.host, []).append(subject)
-    blind = {
-        host: its for host, its in ranks.items() if not any(member.process and member.process.samples for member in its)
-    }
+    blind = {host: its for host, its in ranks.items() if not any(member.process.samples for member in its)}
     if not blind or len(blind) == len(ranks):
         return None
     description = "; ".join(
@@ -94,9 +92,7 @@ def unlooked(case: Case) -> Ruling | None:
 def moments(case: Case) -> Ruling | None:
     """INSUFFICIENT: the directories show the same job at two different times."""
     for group, ahead, behind, leader, laggard in _across(case):
-        failed = leader.process is not None and (
-            leader.process.error or (leader.process.journal and leader.process.journal.errors)
-        )
+        failed = leader.process.error or (leader.process.journal and leader.process.journal.errors)
         if behind.enqueued < ahead.joint and not failed:  # gloo's recorder calls a failed operation done
             return Ruling(
                 "INSUFFICIENT",
@@ -164,12 +160,8 @@ def unreachable(case: Case) -> Ruling | None:
     if len(strange) != 1 or len(by_host) < 2:
         return None
     [(host, places)] = strange.items()
-    wrong = {
-        subject.key: at for subject in by_host[host] for at in _process(subject).listening if _machine(at) in places
-    }
-    asking = [
-        subject for subject in ranks if _of(subject) != host and set(_process(subject).asked) & set(wrong.values())
-    ]
+    wrong = {subject.key: at for subject in by_host[host] for at in subject.process.listening if _machine(at) in places}
+    asking = [subject for subject in ranks if _of(subject) != host and set(subject.process.asked) & set(wrong.values())]
     # Without a rank that keeps asking, nothing needs the address. Without another connection of the host, its whole
     # network may be down.
     if not asking or not _reaches_others(case, host):
@@ -191,18 +183,14 @@ def unreachable(case: Case) -> Ruling | None:
         },
         next=(
             f"on {host} set {' and '.join(sorted(settings)) or ' or '.join(_NICS[:2])} to the interface that the hosts "
-            f"share: ip route get {_process(by_host[host][0]).environ.get('MASTER_ADDR', 'MASTER_ADDR')} names it",
+            f"share: ip route get {by_host[host][0].process.environ.get('MASTER_ADDR', 'MASTER_ADDR')} names it",
             f"harness doctor   # on {host}",
         ),
     )
 
 
 def _standing_ranks(case: Case) -> list[Subject]:
-    return [
-        subject
-        for subject in case.live()
-        if subject.process is not None and subject.rank is not None and not subject.progress
-    ]
+    return [subject for subject in case.live() if subject.rank is not None and not subject.progress]
 
 
 def _by_host(ranks: list[Subject]) -> dict[str, list[Subject]]:
@@ -223,12 +211,12 @@ def _reaches_others(case: Case, host: str) -> bool:
 
 def _interface_settings(ranks: list[Subject]) -> dict[str, str]:
     """The variables that choose a network interface, with the values that these ranks have."""
-    return {name: value for subject in ranks for name, value in _process(subject).environ.items() if name in _NICS}
+    return {name: value for subject in ranks for name, value in subject.process.environ.items() if name in _NICS}
 
 
 def _unused(case: Case, host: str, ranks: list[Subject]) -> set[str]:
     """The addresses at which the ranks of a host listen; empty if another host is connected to any of them."""
-    places = {_machine(at) for subject in ranks for at in _process(subject).listening} - {""}
+    places = {_machine(at) for subject in ranks for at in subject.process.listening} - {""}
     connected_addresses = {
         _machine(peer) for process in case.evidence.processes if process.host != host for peer in process.peers
     }
@@ -236,11 +224,6 @@ def _unused(case: Case, host: str, ranks: list[Subject]) -> set[str]:
 
 
 _NICS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
-
-
-def _process(subject: Subject) -> Process:
-    assert subject.process is not None
-    return subject.process
 
 
 class Severed(NamedTuple):
@@ -417,7 +400,7 @@ def _which(missing: Mapping[World, list[int]], members: Collection[int]) -> str:
     """Missing ranks, in few words."""
     ranks = next(iter(missing.values()), sorted(members))
     more = f" and {len(ranks) - 4} more" if len(ranks) > 4 and _runs(ranks).count(",") > 3 else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {_runs(ranks[:4] if more else ranks)}{more}"
+    return f"{agreeing(len(ranks), 'rank', 'ranks')} {_runs(ranks[:4] if more else ranks)}{more}"
 
 
 def _reach(case: Case) -> tuple[str, ...]:
@@ -461,7 +444,7 @@ def _across(case: Case) -> Iterator[tuple[GroupState, RankState, RankState, Subj
 
 
 def _of(subject: Subject) -> str:
-    return subject.process.host if subject.process is not None else ""
+    return subject.process.host
 
 
 def _hosts(case: Case) -> list[str]:

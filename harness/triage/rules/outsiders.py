@@ -19,6 +19,7 @@ from harness.triage.rules.polls import collects, serves
 from harness.triage.rules.processes import to_free
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Live, Ruling, Watching
 from harness.triage.stacks import awaits
+from reports.text import agreeing
 
 _ASYNCIO = re.compile(r"/python3\.(\d+)/asyncio/")
 _BELOW = re.compile("^(kernel_)?do_wait$|pipe_read|pipe_wait")  # kernel functions: the end of a child, what it writes
@@ -51,7 +52,7 @@ def unopened(case: Case) -> Ruling | None:
     first, path = waiting[0], _opens(waiting[0])
     return Ruling(
         "INSUFFICIENT",
-        f"{case.names(each.key for each in waiting)} wait{'s' if len(waiting) == 1 else ''} for whoever opens "
+        f"{case.names(each.key for each in waiting)} {agreeing(len(waiting), 'waits', 'wait')} for whoever opens "
         f"{path}",
         evidence=tuple(f"{each.label} waits in open: no process has the other end of {_opens(each)} open"
                        for each in waiting[:8])
@@ -68,13 +69,13 @@ def unopened(case: Case) -> Ruling | None:
 
 def _opens(subject: Subject) -> str:
     """The named pipe that it waits to open at every look; empty without one."""
-    paths = {look.opens for look in subject.process.samples} if subject.process is not None else set()
+    paths = {look.opens for look in subject.process.samples}
     return paths.pop() if len(paths) == 1 else ""
 
 
 def _waits_below(case: Case, subject: Subject) -> bool:
     """Whether a process waits, by its stack or by the kernel, for one below it or for a pipe; none that serves."""
-    looks = subject.process.samples if subject.process is not None else ()
+    looks = subject.process.samples
     sleeps = all(_BELOW.search(look.wchan) for look in looks)
     return not serves(subject) and (subject.stuck or collects(subject) or (bool(looks) and sleeps))
 
@@ -83,12 +84,9 @@ def awaits_tasks(subject: Subject) -> bool:
     """Whether it waits in an event loop; that of a server may be uvloop, which is in C. No stack shows its tasks, which
     may await anything, including a server outside the job such as a judge or a sandbox. So it is never named for not
     coming."""
-    process = subject.process
-    if process is None or not process.samples or subject.blocked:
+    if subject.blocked or subject.doing.kind not in ("select", "lock", "ray_idle", "sleep", "http_server"):
         return False
-    if subject.doing.kind not in ("select", "lock", "ray_idle", "sleep", "http_server"):
-        return False
-    return any(map(awaits, process.samples[-1].threads))
+    return any(map(awaits, subject.process.threads))
 
 
 def _only_waiters_wake(case: Case, subject: Subject) -> bool:
@@ -99,10 +97,10 @@ def _only_waiters_wake(case: Case, subject: Subject) -> bool:
     That proves nothing: a person, or a process that was not seen, may connect to it.
     """
     process = subject.process
-    if process is None or process.peers or not process.wakers or any(each.progress for each in case.live()):
+    if process.peers or not process.wakers or any(each.progress for each in case.live()):
         return False
     waiters = set(case.graph.waiters({subject.key}))
-    beside = {each.key for each in case.evidence.processes if each.host == process.host and each.ppid == process.pid}
+    beside = {each.key for each in case.evidence.processes if each.is_child_of(process)}
     return {f"{process.host}:{pid}" for pid in process.wakers} | beside <= waiters
 
 
@@ -118,7 +116,7 @@ def in_client(case: Case, subject: Subject) -> bool:
 def _in_tasks(case: Case, loops: list[Subject]) -> Ruling:
     """INSUFFICIENT: waiting ends in an event loop. Where no probe of ours is in the process, nothing says what its
     tasks await."""
-    timers = [waiter for waiter in loops if waiter.process and loop_wakes(waiter.process, waiter.doing)]
+    timers = [waiter for waiter in loops if loop_wakes(waiter.process, waiter.doing)]
     blind = [waiter for waiter in loops if unseen(waiter.process)]
     told = blind or loops
     return Ruling(
@@ -147,7 +145,7 @@ def tasks_shown(case: Case, blind: list[Subject]) -> tuple[str, ...]:
     (docs.python.org/3.14/library/asyncio-tools.html); before that only a probe in the process sees them."""
     readers = [
         Live(f"python{version} -m asyncio pstree {subject.process.pid}   # what its tasks await")
-        for subject in blind if subject.process and (version := _read_by(subject.process))
+        for subject in blind if (version := _read_by(subject.process))
     ]  # fmt: skip
     watched = Watching(f"for the next run: {case.watched()}   # its probes say what each task awaits")
     return (*readers[:1], watched) if blind else ()
@@ -160,13 +158,11 @@ def _read_by(process: Process) -> str:
     return f"3.{version[1]}" if version and int(version[1]) >= 14 else ""
 
 
-def foreign(case: Case, process: Process | None) -> list[str]:
+def foreign(case: Case, process: Process) -> list[str]:
     """Peers of a process that are not of the job: at another host by address, at its own host by port as well.
 
     In a Ray job the address alone decides: Ray's daemons serve on every host and are not in the evidence.
     """
-    if process is None:
-        return []
     processes = case.evidence.processes
     served = {address for each in processes for address in each.listening}
     job_addresses = {_address(served_address) for served_address in served} | {
@@ -197,7 +193,7 @@ def _address(peer: str) -> str:
 def _asks_itself(subject: Subject) -> bool:
     """Whether the request goes to a port on which its own process listens."""
     process = subject.process
-    return process is not None and any(peer in process.listening for peer in ends(process))
+    return any(peer in process.listening for peer in ends(process))
 
 
 def _within_itself(case: Case, calling: list[Subject]) -> Ruling:
@@ -206,7 +202,7 @@ def _within_itself(case: Case, calling: list[Subject]) -> Ruling:
     A thread that waits for no lock may sleep or work, and answer then.
     """
     caller = calling[0]
-    where, lock = threads.serving(caller.process, caller.doing) if caller.process is not None else ("", "")
+    where, lock = threads.serving(caller.process, caller.doing)
     answer = f"the request is served by {where}" if where else "no thread of it serves the request"
     may_answer = bool(where) and not lock
     return Ruling(
@@ -231,9 +227,7 @@ def elsewhere(case: Case, calling: list[Subject]) -> Ruling:
     if all(map(_asks_itself, calling)):
         return _within_itself(case, calling)
     served = {address for each in case.evidence.processes for address in each.listening}
-    unseen_peers = list(
-        dict.fromkeys(p for caller in calling if caller.process for p in caller.process.peers if p not in served)
-    )
+    unseen_peers = list(dict.fromkeys(p for caller in calling for p in caller.process.peers if p not in served))
     how = "may await an answer in its event loop" if awaits_tasks(calling[0]) else "waits for an answer of a peer"
     how = "waits for an answer over HTTP" if calling[0].stuck else how
     where = f" ({', '.join(unseen_peers[:4])})" if 0 < len(unseen_peers) <= 4 else ""

@@ -17,7 +17,7 @@ from harness.triage.places import users
 from harness.triage.rules.processes import BROUGHT_DOWN, LAST_S, TOGETHER_S, error_age_s, local_error
 from harness.triage.rules.ruling import Case, Live, Ruling, Watching, brief
 from harness.triage.stacks import describe
-from reports.text import and_more
+from reports.text import agreeing, and_more
 
 DISK_FULL = "stopped recording because the disk was full"
 SILENCE_S = 2.0  # two periods of the heartbeat: an error that is not older than this before a silence came after it
@@ -40,7 +40,7 @@ def over(case: Case) -> Ruling | None:
     without a record, because nothing tells whether the run stood still before.
     """
     processes = case.evidence.processes
-    dumps = any(node.process is None for node in case.graph.subjects.values())  # some rank is known only by its dump
+    dumps = any(not node.has_process for node in case.graph.subjects.values())  # some rank is known only by its dump
     if not processes or dumps or not all(map(_over, processes)):
         return None
     kills = {f"{peak.host}:{peak.pid}": f"was killed by the kernel for memory at {_size(peak)}"
@@ -60,7 +60,7 @@ def over(case: Case) -> Ruling | None:
     if unknown := [key for key in _unknown_ends(case) if key not in outlived]:
         ruling = _in_unknown_order(case, unknown)
         return replace(ruling, evidence=(*ruling.evidence, *_outlived(case, outlived)))
-    count = f"{len(processes)} process{'es' if len(processes) > 1 else ''}"
+    count = f"{len(processes)} {agreeing(len(processes), 'process', 'processes')}"
     ruling = _good_order(case, f"the run has ended in good order{_ago(case)}", count)
     return replace(ruling, evidence=_outlived(case, outlived))
 
@@ -156,7 +156,7 @@ def _answers_signal(case: Case, key: str) -> bool:
     """Whether a process ended after the user or a scheduler had asked the watch to end its command. The last heartbeat
     of one that left no last word is up to two periods older than its end."""
     ended_by, process = case.evidence.ended_by, case.subject(key).process
-    if ended_by is None or process is None:
+    if ended_by is None:
         return False
     age_s = _dated_end_s(process)
     return age_s is None or ended_by.age_s is None or age_s < ended_by.age_s + SILENCE_S
@@ -166,7 +166,7 @@ def _on_request(case: Case, answers: list[str]) -> Ruling:
     """INSUFFICIENT: whoever ended badly answered the signal of a user or a scheduler. Where they stood is told."""
     words = case.evidence.ended_by.words if case.evidence.ended_by else "a signal"
     subjects = [subject for key in answers if not (subject := case.subject(key)).launcher]
-    beats = {subject.key: subject.process.beat for subject in subjects if subject.process}
+    beats = {subject.key: subject.process.beat for subject in subjects}
     stood = [f"{case.names([key])} stood at {describe(beat.raised_at)}"
              for key, beat in beats.items() if beat is not None and beat.raised_at]  # fmt: skip
     return Ruling(
@@ -260,7 +260,7 @@ def _end_age_s(process: Process) -> float:
 def _end_text(case: Case, keys: Sequence[str], how: str) -> tuple[str, str]:
     """How processes ended, for the headline and with their pids."""
     how = how if len(keys) == 1 else how.replace("was", "were", 1)
-    processes = [process for key in keys[:MAX_AFTER] if (process := case.subject(key).process) is not None]
+    processes = [case.subject(key).process for key in keys[:MAX_AFTER]]
     pids = ", ".join(f"pid {process.pid} on {process.host}" for process in processes if process.pid)
     names = case.names(keys)
     return f"{names} {brief(how, 5) if len(keys) > 1 else brief(how)}", f"{names}{f' ({pids})' if pids else ''} {how}"
@@ -420,17 +420,12 @@ def ending(case: Case) -> Ruling | None:
 
 def _over(process: Process) -> bool:
     """Whether it was seen to be gone; for a process of another host, whether its last word says so."""
-    return ended(process) or (_has_last_word(process) and not process.samples)
-
-
-def _has_last_word(process: Process) -> bool:
-    """Whether it said itself that it ended."""
-    return (process.beat is not None and process.beat.ended) or (process.journal is not None and process.journal.closed)
+    return ended(process) or (process.has_last_word and not process.samples)
 
 
 def _in_good_order(process: Process) -> bool:
     """Whether its exit code or its last word says so."""
-    return (process.exit_code == 0 or _has_last_word(process)) and not _how(process)
+    return (process.exit_code == 0 or process.has_last_word) and not _how(process)
 
 
 def _how(process: Process) -> str:
@@ -441,10 +436,9 @@ def _how(process: Process) -> str:
         return f"ended with {exit_text(process.exit_code)}"
     if process.journal and process.journal.closing_error:
         return f"ended with {process.journal.closing_error}"
-    if process.journal and process.journal.full and not _has_last_word(process):
+    if process.journal and process.journal.full and not process.has_last_word:
         return DISK_FULL
-    is_recorded = process.beat is not None or process.journal is not None
-    return SILENT if is_recorded and not _has_last_word(process) else ""
+    return SILENT if process.is_recorded and not process.has_last_word else ""
 
 
 def _parent(process: Process) -> str:

@@ -21,6 +21,7 @@ from harness.triage.rules import standing
 from harness.triage.rules.ruling import Case, Ruling, brief
 from harness.triage.stacks import classify
 from reports.sections.triage import ranks
+from reports.text import agreeing
 
 _LOOK = "harness triage PID"
 _PASTE_MORE = "py-spy dump -p PID > rank_N.txt   # for each process of which nothing was pasted"
@@ -72,7 +73,7 @@ def one_look(case: Case) -> Ruling | None:
 
 def _awaits_children(subject: Subject) -> bool:
     """Whether it waits for processes that it started, by their end or by their first word."""
-    threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
+    threads = subject.process.threads
     functions = {frame.function for thread in threads if thread.main for frame in thread.frames}
     return subject.doing.kind == "join" or (subject.rank is None and bool(functions & STARTERS))
 
@@ -86,17 +87,12 @@ def _alone(places: Sequence[standing.Place], size: int) -> list[standing.Place]:
 def in_kernel(case: Case) -> Ruling | None:
     """INSUFFICIENT: only stacks of the kernel were pasted. They say what each process waited for at one moment."""
     processes = [process for process in case.evidence.processes if process.samples]
-    asleep = [process for process in processes if process.samples[-1].wchan]
-    if (
-        case.evidence.source != PASTED
-        or case.groups
-        or not asleep
-        or any(each.samples[-1].threads for each in processes)
-    ):
+    asleep = [process for process in processes if process.last_look.wchan]
+    if case.evidence.source != PASTED or case.groups or not asleep or any(each.last_look.threads for each in processes):
         return None
     lines = []
     for process in asleep[: standing.MAX_LINES]:
-        function = process.samples[-1].wchan
+        function = process.last_look.wchan
         awaited = wchan.words(function)
         lines.append(
             f"process {process.pid} was in {function} of the kernel{f': it waits for {awaited}' if awaited else ''}"
@@ -106,7 +102,7 @@ def in_kernel(case: Case) -> Ruling | None:
         lines[0],
         evidence=tuple(lines[1:]),
         missing=("a second look: whether it stays there", "the Python stacks of these processes"),
-        place=f"{asleep[0].samples[-1].wchan} of the kernel",
+        place=f"{asleep[0].last_look.wchan} of the kernel",
         next=(
             f"cat /proc/{asleep[0].pid}/stack; grep State /proc/{asleep[0].pid}/status   # again: D is a wait that no "
             "signal ends",
@@ -131,7 +127,7 @@ def first_error(case: Case) -> Ruling | None:
     if all(error.survived for error in logged):
         return _outlived(case, logged)
     more = len(logged) - 1
-    later = f"; {more} more line{'s' if more > 1 else ''}" if more else ""
+    later = f"; {more} more {agreeing(more, 'line', 'lines')}" if more else ""
     ends = _ends(case) if firsts[0].echo else ()
     return _first_failure(
         firsts, later, (*_followed(case, firsts[0]), *ends, *(beside.evidence if beside else ())),
@@ -159,12 +155,12 @@ def _defunct(case: Case, ended: list[LogError]) -> Ruling:
     have comes first."""
     names = Counter(error.role for error in ended)
     name, count = names.most_common(1)[0]
-    pids = f"pid{'s' if count > 1 else ''} {ranks(sorted(error.pid for error in ended if error.role == name))}"
+    pids = f"{agreeing(count, 'pid', 'pids')} {ranks(sorted(error.pid for error in ended if error.role == name))}"
     unnamed = sum(names.values()) - count
-    plural = "process" if count == 1 else "processes"
+    are_defunct = agreeing(count, "is defunct", "are defunct")
     return Ruling(
         "INSUFFICIENT",
-        f"{count} {plural} called {name} ended and {'is' if count == 1 else 'are'} defunct: {pids}",
+        f"{count} {agreeing(count, 'process', 'processes')} called {name} ended and {are_defunct}: {pids}",
         evidence=(
             f"defunct: {name}, {pids}; their parent has not asked how they ended",
             *([f"{unnamed} more: {', '.join(sorted(set(names) - {name})[:MAX_FAILURES])}"] if unnamed else ()),
@@ -190,7 +186,7 @@ def stalled(case: Case) -> Ruling | None:
     why = {key: f"{error.what} for more than {stall_s:.0f} s" for key, error in in_kernel.items()}
     names = list(dict.fromkeys(error.of for error in (in_kernel.values() or ending)))
     who = names[0] if len(names) == 1 else f"{len(names)} processes"
-    are = "is" if len(names) == 1 else "are"
+    are = agreeing(len(names), "is", "are")
     headline = (
         f"{who} {are} held by the kernel for more than {stall_s:.0f} s"
         if in_kernel
@@ -217,7 +213,7 @@ def _threads_at_work(case: Case) -> list[str]:
     """Where side threads stand whose main thread only waits for one of them: a forward pass in a thread, say."""
     lines = []
     for subject in _looked(case):
-        threads = subject.process.samples[-1].threads if subject.process else ()
+        threads = subject.process.threads
         if subject.doing.kind not in ("lock", "queue", "user", "join"):
             continue
         for thread in threads:
@@ -318,7 +314,7 @@ def first_error_of_waiters(case: Case) -> Ruling | None:
     if not waiters:
         return None
     names = case.names(subject.key for subject in waiters)
-    verb = "waits" if len(waiters) == 1 else "wait"
+    verb = agreeing(len(waiters), "waits", "wait")
     numbers = {subject.rank for subject in case.graph.subjects.values()}
     gaps = [rank for rank in range(max((rank or 0 for rank in numbers), default=0)) if rank not in numbers]
     gaps = gaps or [*case.comparison.absent] if case.comparison else gaps
@@ -349,14 +345,14 @@ def without_dump(case: Case) -> Ruling | None:
     if case.evidence.source != PASTED or not case.comparison:
         return None
     recorded = set(case.comparison.ranks)
-    ends = [end for end in case.sinks() if end.process and end.process.samples and end.rank not in recorded
+    ends = [end for end in case.sinks() if end.process.samples and end.rank not in recorded
             and end.doing.frame and not end.stuck]  # fmt: skip
     waiters = [case.subject(key) for key in case.graph.waiters({end.key for end in ends})]
     if not ends or not any(waiter.pending is not None for waiter in waiters):
         return None
     where = case.waited_in(end.key for end in ends)
     names = case.names(end.key for end in ends)
-    has = "has" if len(ends) == 1 else "have"
+    has = agreeing(len(ends), "has", "have")
     return Ruling(
         "INSUFFICIENT",
         f"{names} {has} no dump and stood at {ends[0].doing.frame}; others wait in {where}",
@@ -463,7 +459,7 @@ def _first_failure(firsts: list[LogError], then: str, evidence: Iterable[str], m
 
 def _looked(case: Case) -> list[Subject]:
     """Processes of which a stack was pasted."""
-    return [subject for subject in case.live() if subject.process and subject.process.samples]
+    return [subject for subject in case.live() if subject.process.samples]
 
 
 def _ending(case: Case) -> list[LogError]:
@@ -522,7 +518,7 @@ def _twice(case: Case) -> int | None:
     """A rank that two processes of one program claim; None without one."""
     claims: dict[tuple[int, str], int] = {}
     for subject in _looked(case):
-        if subject.rank is not None and subject.process is not None:
+        if subject.rank is not None:
             claim = subject.rank, subject.role
             claims[claim] = claims.get(claim, 0) + 1
     return min((rank for (rank, _), count in claims.items() if count > 1), default=None)
@@ -535,7 +531,7 @@ def _all_pasted(case: Case) -> bool:
 
 
 def _threads(case: Case) -> list[Thread]:
-    return [thread for subject in _looked(case) if subject.process for thread in subject.process.samples[-1].threads]
+    return [thread for subject in _looked(case) for thread in subject.process.threads]
 
 
 def _missing(case: Case) -> list[str]:

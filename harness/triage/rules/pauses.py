@@ -14,6 +14,7 @@ from harness.triage.rules.processes import to_free
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Live, Native, Ruling, Watching
 from harness.triage.rules.threads import for_whom, may_bring
 from harness.triage.rules.untested import MOMENT_S, bereft, in_a_loop, unnamed, unread, untested
+from reports.text import agreeing
 
 # A job in motion sends something at least this often, or a second look finds its straggler. A hang younger than this
 # need not be named yet.
@@ -28,7 +29,7 @@ def debugger(case: Case) -> Ruling | None:
     """HEALTHY: a process sits at a breakpoint, so whoever waits for it waits for a person. A helper in a debugger
     for which nobody waits explains nothing."""
     for subject in case.live():
-        beat = subject.process.beat if subject.process else None
+        beat = subject.process.beat
         if not (subject.doing.within("debugger") or (beat is not None and beat.breakpoint)):
             continue
         waiters = [waiter for waiter in case.graph.stuck() if waiter.key != subject.key]
@@ -55,7 +56,7 @@ def flowing(case: Case) -> Ruling | None:
     ):
         return None
     # A process of another host has no samples of ours, and another clock.
-    looked = [subject.process for subject in stuck if subject.process is not None and subject.process.samples]
+    looked = [subject.process for subject in stuck if subject.process.samples]
     beats = [process.beat for process in looked if process.beat is not None]
     if len(beats) < len(stuck) or any(beat.progress_age_s >= MOMENT_S for beat in beats):
         return None
@@ -68,7 +69,7 @@ def slow(case: Case) -> Ruling | None:
     ends = [*case.sinks(), *(case.subject(key) for ring in case.graph.cycles for key in ring)]
     if moving := [end for end in ends if end.progress]:
         return slow_because(case, [subject.key for subject in moving])
-    waiting = {wait.waiter for wait in case.graph.waits}
+    waiting = case.graph.waiting
     unresolved = [waiter for waiter in case.graph.stuck() if waiter.key not in waiting]
     if not case.evidence.stall_s:  # without a watched stall, a waiter that moves does not wait for long
         unresolved = [waiter for waiter in unresolved if not waiter.progress]
@@ -100,7 +101,7 @@ def slow_because(case: Case, keys: Sequence[str]) -> Ruling:
             next=(Watching("to see who is slow, watch the next run: harness watch -- COMMAND"),) if waiting else (),
         )
     state = "ending" if all(_ends(case.subject(key)) for key in awaited) else "slow"
-    who = f"{case.names(awaited)} {'is' if len(awaited) == 1 else 'are'} {state}, not hung" if awaited else "not hung"
+    who = f"{case.names(awaited)} {agreeing(len(awaited), 'is', 'are')} {state}, not hung" if awaited else "not hung"
     return Ruling(
         "SLOW",
         f"{who}: {first.progress}",
@@ -109,7 +110,7 @@ def slow_because(case: Case, keys: Sequence[str]) -> Ruling:
         evidence=((f"{_count(waiting)}, {max(waited_s, case.evidence.stall_s):.0f} s by now",) if waiting else ())
         + progress_lines,
         next=(
-            f"see where its time goes: py-spy top --pid {first.process.pid}" if first.process else "",
+            f"see where its time goes: py-spy top --pid {first.process.pid}" if first.has_process else "",
             "look again later: the process that is slow stays the same",
         ),
     )
@@ -117,13 +118,12 @@ def slow_because(case: Case, keys: Sequence[str]) -> Ruling:
 
 def _ends(subject: Subject) -> bool:
     """Whether the program of a process is over by its last word, and only its interpreter is not."""
-    return subject.process is not None and subject.process.beat is not None and subject.process.beat.ended
+    return subject.process.beat is not None and subject.process.beat.ended
 
 
 def _takes_requests(subject: Subject) -> bool:
     """Whether its main thread only waits for the next request: whatever it does, its other threads do it."""
-    looks = subject.process.samples[-1:] if subject.process else ()
-    return subject.doing.within(*SERVING) or any("csk_accept" in look.wchan for look in looks)
+    return subject.doing.within(*SERVING) or "csk_accept" in subject.process.last_look.wchan
 
 
 def _count(waiting: int) -> str:
@@ -135,7 +135,7 @@ def _waited_s(case: Case, keys: Collection[str]) -> float:
     waits = [wait for wait in case.graph.waits if wait.target in keys]
     ages = [wait.since_s for wait in waits if wait.since_s is not None]
     processes = [case.subject(wait.waiter).process for wait in waits]
-    ages += [process.beat.progress_age_s for process in processes if process is not None and process.beat is not None]
+    ages += [process.beat.progress_age_s for process in processes if process.beat is not None]
     return max(ages, default=0.0)
 
 
@@ -151,12 +151,8 @@ def fresh(case: Case) -> Ruling | None:
         for waiter in case.graph.stuck()
         if waiter.doing.kind == "collective" and waiter.pending is None and not waiter.progress
     ]
-    processes = [waiter.process for waiter in waiting if waiter.process is not None]
-    if (
-        case.evidence.stall_s
-        or case.evidence.threshold_s
-        or any(process.beat or process.journal for process in processes)
-    ):
+    processes = [waiter.process for waiter in waiting]
+    if case.evidence.stall_s or case.evidence.threshold_s or any(process.is_recorded for process in processes):
         return None
     # Of all looks: in a longer one a slow step may have come and gone before the last.
     looks = [look for process in processes if not process.title.startswith("ray::") for look in process.samples]
@@ -180,7 +176,7 @@ def healthy(case: Case) -> Ruling | None:
     stuck = case.graph.stuck()
     resting = [waiter for waiter in stuck if not waiter.progress]
     live = case.live()
-    looked = [subject for subject in live if subject.process and (subject.process.samples or subject.process.beat)]
+    looked = [subject for subject in live if subject.process.samples or subject.process.beat]
     recorded = [group for group in case.groups if group.ranks]
     if resting or not (looked or recorded):
         return None
@@ -207,7 +203,7 @@ def healthy(case: Case) -> Ruling | None:
 def _partly_read(case: Case, blind: Sequence[Subject], looked: int) -> Ruling:
     """HEALTHY of those of which something is known, where these are most; else INSUFFICIENT."""
     read = looked - len(blind)
-    missing = (f"what {case.names(subject.key for subject in blind)} {'does' if len(blind) == 1 else 'do'}",)
+    missing = (f"what {case.names(subject.key for subject in blind)} {agreeing(len(blind), 'does', 'do')}",)
     if read > len(blind):
         return Ruling("HEALTHY", f"nothing is pending in {read} of {looked} processes, and the others were not read",
                       missing=missing)  # fmt: skip
@@ -242,7 +238,7 @@ def _partly_seen(case: Case, holes: Collection[str]) -> Ruling:
     """INSUFFICIENT: nothing that was seen is pending, and not everything was seen. Processes that poll are named with
     what they look for."""
     stand, open_pollers = unnamed(case), open_polls(case)
-    if stand and not open_pollers and all(subject.process and subject.process.readers for subject in stand):
+    if stand and not open_pollers and all(subject.process.readers for subject in stand):
         return pipes.unread(case, stand)
     if open_pollers and not stand:
         ruling = polling(case, open_pollers)
@@ -253,7 +249,7 @@ def _partly_seen(case: Case, holes: Collection[str]) -> Ruling:
             missing=(*ruling.missing, *others),
             next=(*ruling.next, case.attach(), _NEXT_RUN),
         )
-    pids = [subject.process.pid for subject in stand if subject.process]
+    pids = [subject.process.pid for subject in stand]
     return Ruling(
         "INSUFFICIENT",
         for_whom(case, stand) if stand else "nothing that was seen is pending, but not everything was seen",

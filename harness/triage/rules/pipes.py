@@ -7,15 +7,14 @@ only reads slowly is no part of this: it wakes up, so that its wait is not the s
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from harness.triage import source
-from harness.triage.evidence import PipeReader, Process
+from harness.triage.evidence import PipeReader, Process, Thread
 from harness.triage.graph import Subject
-from harness.triage.graph.sockets import main_frames
-from harness.triage.places import plain, users
+from harness.triage.places import plain, runs_users, users
 from harness.triage.rules.ruling import MOST_NAMED, Case, Live, Ruling, brief
-from reports.text import first_of
+from reports.text import agreeing, first_of
 
 WRITES_TO = "writes to"
 _FEEDER = re.compile(r"multiprocessing/queues\.py$")
@@ -26,8 +25,8 @@ def undrained(case: Case) -> Ruling | None:
     pipe."""
     for child in case.live():
         its = child.process
-        parent = case.graph.subjects.get(f"{its.host}:{its.reader}") if its is not None and its.reader else None
-        if its is None or parent is None or child.progress or parent.progress or not _started(case, parent, child):
+        parent = case.graph.subjects.get(f"{its.host}:{its.reader}") if its.reader else None
+        if parent is None or child.progress or parent.progress or not _started(case, parent, child):
             continue
         if (
             parent.key in case.excused
@@ -36,7 +35,7 @@ def undrained(case: Case) -> Ruling | None:
             or not (waits := _how_it_waits(parent, child))
         ):
             continue
-        stream = its.samples[-1].writes_to
+        stream = its.last_look.writes_to
         if waits == WRITES_TO and not stream:
             return _each_other(parent, child)
         why = f"{waits} its child {its.pid}, whose {_unread(stream, child)}"
@@ -47,7 +46,7 @@ def undrained(case: Case) -> Ruling | None:
             "K6",
             {parent.key: why},
             place=parent.frame or parent.doing.op,
-            evidence=(f"{child.label} writes into {its.samples[-1].writing}, which only {parent.label} can read{at}",),
+            evidence=(f"{child.label} writes into {its.last_look.writing}, which only {parent.label} can read{at}",),
             next=_steps(stream, parent),
         )
     return None
@@ -70,8 +69,8 @@ def _each_other(parent: Subject, child: Subject) -> Ruling:
 
 def _started(case: Case, parent: Subject, child: Subject) -> bool:
     """Whether a process started another one, itself or by a shell."""
-    process = child.process
-    while process is not None and parent.process is not None:
+    process: Process | None = child.process
+    while process is not None:
         if process.ppid == parent.process.pid:
             return True
         above = case.graph.subjects.get(f"{process.host}:{process.ppid}")
@@ -82,14 +81,14 @@ def _started(case: Case, parent: Subject, child: Subject) -> bool:
 def unread(case: Case, writers: Sequence[Subject]) -> Ruling:
     """INSUFFICIENT: processes write to a full pipe or socket. Names who can read it and what these do, which may read
     later."""
-    who, ends = case.names(writer.key for writer in writers), "" if len(writers) > 1 else "s"
+    who, write = case.names(writer.key for writer in writers), agreeing(len(writers), "writes", "write")
     pairs = [(writer, reader) for writer in writers for reader in _idle_readers(writer)]
     names = list(dict.fromkeys(_reader_name(case, *pair) for pair in pairs))
     which = f"which {first_of(names, MOST_NAMED)} can read" if names else "and nothing says who reads it"
     pids = ",".join(dict.fromkeys(str(reader.pid) for _, reader in pairs))
     return Ruling(
         "INSUFFICIENT",
-        f"{who} write{ends} into a pipe or socket that is full, {which}",
+        f"{who} {write} into a pipe or socket that is full, {which}",
         evidence=tuple(
             f"{_reader_name(case, writer, reader)} can read what {writer.label} writes; "
             f"{_reader_state(case, writer, reader)}"
@@ -108,23 +107,21 @@ def unread(case: Case, writers: Sequence[Subject]) -> Ruling:
 def _idle_readers(writer: Subject) -> list[PipeReader]:
     """Who can read what a process writes, without those that wait for the end of another of them: a shell has the pipe
     of the program that it runs."""
-    readers = writer.process.readers if writer.process is not None else ()
+    readers = writer.process.readers
     pids = {reader.pid for reader in readers}
     return [reader for reader in readers if not ("do_wait" in reader.wchan and pids & set(reader.children))]
 
 
 def _reader_name(case: Case, writer: Subject, reader: PipeReader) -> str:
-    subject = case.graph.subjects.get(f"{writer.process.host}:{reader.pid}") if writer.process is not None else None
+    subject = case.graph.subjects.get(f"{writer.process.host}:{reader.pid}")
     return subject.label if subject is not None else f"process {reader.pid}"
 
 
 def _reader_state(case: Case, writer: Subject, reader: PipeReader) -> str:
     """What a reader does instead, and which processes wait for its end with the pipe open, to read it then."""
     process = writer.process
-    behind = [
-        str(other.pid) for other in (process.readers if process is not None else ()) if reader.pid in other.children
-    ]
-    subject = case.graph.subjects.get(f"{process.host}:{reader.pid}") if process is not None else None
+    behind = [str(other.pid) for other in process.readers if reader.pid in other.children]
+    subject = case.graph.subjects.get(f"{process.host}:{reader.pid}")
     does = "it does something else"
     if reader.sleeps_s is not None:
         does = f"it sleeps, at most {reader.sleeps_s:.0f} s more"
@@ -137,7 +134,7 @@ def _reader_state(case: Case, writer: Subject, reader: PipeReader) -> str:
 
 
 def _unread(stream: str, child: Subject) -> str:
-    return f"full {stream or ('queue' if _feeds(child) else 'pipe')} it does not read"
+    return f"full {stream or ('queue' if _feeds(child.process.threads) else 'pipe')} it does not read"
 
 
 def _steps(stream: str, parent: Subject) -> tuple[str, ...]:
@@ -154,13 +151,13 @@ def _steps(stream: str, parent: Subject) -> tuple[str, ...]:
 def _how_it_waits(parent: Subject, child: Subject) -> str:
     """How the reader of a full pipe waits for its writer, as a verb; empty if it may still read."""
     mine, its = parent.process, child.process
-    if mine is None or its is None or len(mine.samples) < 2:
+    if len(mine.samples) < 2:
         return ""
     limited = any(look.timed for look in mine.samples) and not _begins_again(mine)
     if parent.doing.kind == parent.before.kind == "join" and not limited:
         return "joins"
-    full = its.samples[-1].writing
-    if mine.writer == its.pid and full.startswith("pipe:") and mine.samples[-1].reading != full:
+    full = its.last_look.writing
+    if mine.writer == its.pid and full.startswith("pipe:") and mine.last_look.reading != full:
         return "waits for an answer of"
     # Both write: each pipe is full, and each has the other process as its only reader.
     return WRITES_TO if mine.reader == its.pid and fills(parent) else ""
@@ -168,7 +165,7 @@ def _how_it_waits(parent: Subject, child: Subject) -> str:
 
 def _begins_again(process: Process) -> bool:
     """Whether its main thread waits with a limit in a loop that does nothing else, by the source text: for ever."""
-    frames = main_frames(process.samples[-1].threads)
+    frames = process.main_frames
     at = next((at for at, frame in enumerate(frames) if users(frame)), None)
     if at is None:
         return False
@@ -178,23 +175,18 @@ def _begins_again(process: Process) -> bool:
 
 def runs_beside(subject: Subject) -> bool:
     """Whether a thread other than the main one runs user code, which may read the pipe, or release a lock."""
-    threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
-    return any(users(frame) for thread in threads if not thread.main for frame in thread.frames)
+    threads = subject.process.threads
+    return any(runs_users(thread) for thread in threads if not thread.main)
 
 
 def fills(subject: Subject) -> bool:
     """Whether one of its threads waits to write to a full pipe or socket at both looks: somebody else has to read."""
-    looks = subject.process.samples if subject.process else ()
-    return len(looks) > 1 and all(look.writing or _feeds_at(subject, at) for at, look in enumerate(looks))
+    looks = subject.process.samples
+    return len(looks) > 1 and all(look.writing or _feeds(look.threads) for look in looks)
 
 
-def _feeds(subject: Subject) -> bool:
-    """Whether the thread that empties a queue of multiprocessing waits to write at the last look."""
-    return _feeds_at(subject, -1)
-
-
-def _feeds_at(subject: Subject, at: int) -> bool:
-    threads = subject.process.samples[at].threads if subject.process else ()
+def _feeds(threads: Iterable[Thread]) -> bool:
+    """Whether the thread that empties a queue of multiprocessing waits to write."""
     return any(
         "pipe_write" in thread.wchan
         and any(_FEEDER.search(frame.file) and plain(frame.function) == "_feed" for frame in thread.frames)

@@ -15,6 +15,7 @@ from harness.triage.graph.polling import woke
 from harness.triage.places import users
 from harness.triage.rules.pipes import fills, unread
 from harness.triage.rules.ruling import Case, Live, Ruling, brief
+from reports.text import agreeing
 
 # Packages whose loops try to lock a file.
 _LOCKER = re.compile(r"/(filelock|portalocker|fasteners)/")
@@ -25,13 +26,13 @@ MOST_LOCKS = MOST_READERS = 8  # that a verdict names
 def reads(subject: Subject) -> bool:
     """Whether it reads throughout from a queue, pipe or socket that another process writes: it waits for that
     process."""
-    return subject.process is not None and subject.process.fed
+    return subject.process.fed
 
 
 def takes_orders(case: Case, subject: Subject) -> bool:
     """Whether this is an engine's worker in its idle loop while its engine waits for its answer: nothing says that
     it owes one."""
-    waits = [wait for wait in case.graph.waits if wait.target == subject.key]
+    waits = case.graph.waits_for(subject.key)
     return subject.doing.idle and subject.doing.within("scheduler") and all(wait.layer == "engine" for wait in waits)
 
 
@@ -88,13 +89,13 @@ def pollers(case: Case) -> list[Subject]:
 def _writer(case: Case, reader: Subject) -> Subject | None:
     """The one process that can write what this one reads; None where there are several, or it was not looked at."""
     process = reader.process
-    return case.graph.subjects.get(f"{process.host}:{process.writer}") if process and process.writer else None
+    return case.graph.subjects.get(f"{process.host}:{process.writer}") if process.writer else None
 
 
 def _polled_beside(case: Case) -> list[Subject]:
     """Ranks that poll, if there are waiters of which nothing says for whom they wait."""
     waiting = [waiter for waiter in case.graph.stuck() if not waiter.progress]
-    waiters = {wait.waiter for wait in case.graph.waits}
+    waiters = case.graph.waiting
     if not any(waiter.key not in waiters for waiter in waiting):
         return []
     return [subject for subject in case.live() if subject.polls and subject.rank is not None]
@@ -109,15 +110,15 @@ def polling(case: Case, pollers: list[Subject]) -> Ruling:
     waiting = [poller for poller in pollers if poller.key not in awaited and _seeks(poller)]
     named = waiting or pollers
     place = polled_at(named[0].loop)
-    sought = [(poller, thing) for poller in named if poller.process for thing in poller.process.sought]
+    sought = [(poller, thing) for poller in named for thing in poller.process.sought]
     thing = sought[0][1] if len({thing for _, thing in sought}) == 1 else ""
-    who, several = case.names(poller.key for poller in named), len(named) > 1
+    who = case.names(poller.key for poller in named)
     if waiting:
         whom = f"for {thing}" if thing else "and nothing says for whom"
-        reason = f"{who} wait{'' if several else 's'} in a loop, {place}, {whom}"
+        reason = f"{who} {agreeing(len(named), 'waits', 'wait')} in a loop, {place}, {whom}"
     else:
         spins = all(source.spins(poller.loop[0]) for poller in named)
-        acts = f"{'spin' if spins else 'sleep'}{'' if several else 's'}"
+        acts = agreeing(len(named), "spins", "spin") if spins else agreeing(len(named), "sleeps", "sleep")
         reason = f"{who} {acts} in a loop, {place}: at work or waiting, nothing says which"
     locked = locked_files(case, named) if any(map(tries_to_lock, named)) else ()
     unmade = [f"{poller.label} looks for {what}; no process is seen that {_makes(what)} it" for poller, what in sought]
@@ -154,7 +155,7 @@ def _makes(thing: str) -> str:
 
 def _conditions(pollers: Sequence[Subject]) -> list[str]:
     """While what the user's loops go on of which nothing more is known, by their text."""
-    unread = [poller for poller in pollers[:MOST_READERS] if not (poller.process and poller.process.sought)]
+    unread = [poller for poller in pollers[:MOST_READERS] if not poller.process.sought]
     conditions = [(poller, source.condition(poller.loop[0])) for poller in unread if users(poller.loop[0])]
     return [f"{poller.label} repeats its loop while `{brief(text)}`" for poller, text in conditions if text]
 
@@ -167,8 +168,8 @@ def tries_to_lock(subject: Subject) -> bool:
 def locked_files(case: Case, waiting: Sequence[Subject]) -> tuple[str, ...]:
     """In words, locks of files on the hosts of these that others hold: any of them may be what a loop of tries waits
     for, since the kernel lists no such waiter."""
-    hosts = {subject.process.host for subject in waiting if subject.process}
-    pids = {subject.process.pid for subject in waiting if subject.process}
+    hosts = {subject.process.host for subject in waiting}
+    pids = {subject.process.pid for subject in waiting}
     locks = [lock for lock in case.evidence.locks if lock.host in hosts and lock.pid not in pids and lock.tries]
     return tuple(f"{lock.path} is locked by {lock.pid} ({brief(lock.command)})" for lock in locks[:MOST_LOCKS])
 
@@ -190,29 +191,26 @@ def _share_with(case: Case, poller: Subject) -> list[Subject]:
 
 
 def _touched(subject: Subject) -> tuple[str, ...]:
-    return subject.process.touched if subject.process is not None else ()
+    return subject.process.touched
 
 
 def _polled_of(poller: Subject, partner: Subject) -> tuple[str, ...]:
     """The memory that a process polls and that another one has mapped as well."""
-    return tuple(name for name in _touched(poller) if partner.process and name in partner.process.shared)
+    return tuple(name for name in _touched(poller) if name in partner.process.shared)
 
 
 def _partners(case: Case, poller: Subject) -> list[Subject]:
     """The processes that share memory with one."""
-    mine = set(poller.process.shared) if poller.process is not None else set()
+    mine = set(poller.process.shared)
     return [
         each
         for each in case.live()
-        if each.process
-        and each is not poller
-        and _host_of(each) == _host_of(poller)
-        and mine & set(each.process.shared)
+        if each is not poller and _host_of(each) == _host_of(poller) and mine & set(each.process.shared)
     ]
 
 
 def _host_of(subject: Subject) -> str:
-    return subject.process.host if subject.process is not None else ""
+    return subject.process.host
 
 
 def _lost(case: Case, idle: list[Subject], asking: list[str], poller: Subject | None = None) -> Ruling:
@@ -223,13 +221,13 @@ def _lost(case: Case, idle: list[Subject], asking: list[str], poller: Subject | 
     return Ruling(
         "INSUFFICIENT",
         f"{case.names(dict.fromkeys(asking))} waits{how} for an answer of {case.names(keys)}, which "
-        f"wait{'' if len(keys) > 1 else 's'} for orders",
+        f"{agreeing(len(keys), 'waits', 'wait')} for orders",
         evidence=tuple(
             f"{poller.label} reads {', '.join(polled)} again and again, which {worker.label} has mapped"
             if (polled := _polled_of(poller, worker))
             else f"{worker.label} has mapped {', '.join(worker.process.shared[:MOST_READERS])}"
             for worker in idle[:MOST_READERS]
-            if poller is not None and worker.process
+            if poller is not None
         ),
         missing=tuple(f"the last order and answer of {worker.label}" for worker in idle[:8]),
         place=polled_at(poller.loop) if poller is not None else case.waited_in(keys) or case.subject(asking[0]).frame,
@@ -250,9 +248,7 @@ def open_polls(case: Case) -> list[Subject]:
     pause.
     """
     pollers = [
-        subject
-        for subject in case.live()
-        if subject.polls and subject.process is not None and (woke(subject.process) or _in_limited_wait(subject))
+        subject for subject in case.live() if subject.polls and (woke(subject.process) or _in_limited_wait(subject))
     ]
     return [
         poller
@@ -267,7 +263,7 @@ def _in_limited_wait(poller: Subject) -> bool:
     """Whether each look met it in a wait for an item of a queue that its loop begins anew; not where one other process
     is seen that fills the queue, as that of a worker is filled. A wait for an event may only keep it alive."""
     process = poller.process
-    if process is None or process.feeder or not all(look.timed for look in process.samples):
+    if process.feeder or not all(look.timed for look in process.samples):
         return False
     return poller.doing.within("queue") and poller.before.within("queue")
 
@@ -286,13 +282,10 @@ def serves(subject: Subject) -> bool:
     """Whether a process takes requests: it is of an engine, one of its threads stands in a loop of requests, or it
     listens. A rank listens for its peers."""
     process = subject.process
-    if process is None:
-        return False
-    threads = process.samples[-1].threads if process.samples else ()
     return (
         bool(process.engine or (process.listening and subject.rank is None))
         or subject.doing.within(*SERVING)
-        or any(stacks.classify(thread).within(*SERVING) for thread in threads)
+        or any(stacks.classify(thread).within(*SERVING) for thread in process.threads)
     )
 
 
@@ -305,10 +298,9 @@ def _has_idle_engine(case: Case, poller: Subject) -> bool:
 
 def _asks_below(case: Case, subject: Subject) -> bool:
     process = subject.process
-    if process is None or collects(subject):
+    if collects(subject):
         return False
-    below = [each for each in case.live() if each.process and each.process.ppid == process.pid]
-    workers = [each for each in below if each.process and each.process.host == process.host]
+    workers = [each for each in case.live() if each.process.is_child_of(process)]
     return any(each.doing.within("scheduler") for each in workers) and all(
         each.doing.within("scheduler") and each.doing.idle for each in workers
     )

@@ -14,6 +14,7 @@ from harness.triage.graph.worlds import same_world
 from harness.triage.pasted.errors import READ_ON
 from harness.triage.rules.bystanders import elsewhere, explains, lost
 from harness.triage.rules.ruling import Case, Live, Native, Ruling, brief
+from reports.text import agreeing
 
 # By a launcher or a watchdog, after a peer's end, or by the end of whoever read what it writes; in a shell too.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGABRT, signal.SIGPIPE)
@@ -58,7 +59,7 @@ def to_free(blocked_subjects: list[Subject]) -> tuple[str, ...]:
     first = blocked_subjects[0].blocked if blocked_subjects else None
     if first is None:
         return ()
-    pids = [str(subject.process.pid) for subject in blocked_subjects if subject.process]
+    pids = [str(subject.process.pid) for subject in blocked_subjects]
     if first.by == "stop":
         return (Live(f"kill -CONT {' '.join(pids)}   # and find out who stopped it"),)
     if first.by == "sleep":
@@ -71,7 +72,7 @@ def _of_whom(case: Case, blocked_subjects: list[Subject]) -> tuple[str, ...]:
     """The title of the one held process and who started it, in words; empty for a trainer's rank. A tokenizer or a
     scheduler is recognised by that."""
     process = blocked_subjects[0].process
-    if process is None or len(blocked_subjects) > 1 or (blocked_subjects[0].rank is not None and not process.engine):
+    if len(blocked_subjects) > 1 or (blocked_subjects[0].rank is not None and not process.engine):
         return ()
     parent = case.graph.subjects.get(f"{process.host}:{process.ppid}")
     below = f"a child of {parent.label}" if parent is not None and not parent.launcher else ""
@@ -94,7 +95,7 @@ def _all_stopped(case: Case) -> bool:
 def died(case: Case) -> Ruling | None:
     """K4: a process ended, or failed and stayed alive, while others wait for it. The first error is the cause."""
     stuck = [waiter for waiter in case.graph.stuck() if not waiter.ended]
-    waiting = stuck or [subject for subject in case.live() if subject.key in {wait.waiter for wait in case.graph.waits}]
+    waiting = stuck or [subject for subject in case.live() if subject.key in case.graph.waiting]
     if not waiting:
         return None
     dead = [*_ended(case, waiting), *_failed(case)]
@@ -108,7 +109,7 @@ def died(case: Case) -> Ruling | None:
     logged = _logged(case, why)
     fixes = dict.fromkeys(error.fix for error in logged if error.fix not in ("", READ_ON))
     steps = [*fixes, "read the end of its own log: the first error is there, not in its peers' timeouts"]
-    if any(subject.process and subject.process.exit_code == -9 for subject in map(case.subject, why)):
+    if any(subject.process.exit_code == -9 for subject in map(case.subject, why)):
         steps.append(OUT_OF_MEMORY)
     return Ruling(
         "HUNG",
@@ -125,9 +126,7 @@ def _logged(case: Case, keys: Iterable[str]) -> list[LogError]:
     """The errors with which these processes ended, by a log that was pasted."""
     errors = {(error.rank, error.text): error for error in reversed(case.evidence.errors)}
     processes = [case.subject(key).process for key in keys]
-    return [
-        error for process in processes if process and (error := errors.get((process.rank, process.error))) is not None
-    ]
+    return [error for process in processes if (error := errors.get((process.rank, process.error))) is not None]
 
 
 def unwritten(case: Case) -> Ruling | None:
@@ -138,7 +137,7 @@ def unwritten(case: Case) -> Ruling | None:
     keys = {reader.key for reader in readers}
     where = {reader.key: f"{reader.doing.op}, {reader.frame}" for reader in readers}
     where |= {key: f"{case.subject(key).doing.op}, for {case.names(keys)}" for key in case.graph.waiters(keys)}
-    reads = "reads" if len(readers) == 1 else "read"
+    reads = agreeing(len(readers), "reads", "read")
     return Ruling(
         "HUNG",
         f"{case.names(keys)} {reads} a queue to which no process is left that could write",
@@ -162,7 +161,7 @@ def _ended(case: Case, waiting: list[Subject]) -> list[Subject]:
         for subject in case.graph.subjects.values()
         if subject.ended
         and not subject.launcher
-        and not (subject.process and superseded(subject.process, case.evidence.processes))
+        and not superseded(subject.process, case.evidence.processes)
         and (subject.key in awaited or (_unclean(subject.process) and _missed(subject, waiting)))
     ]
 
@@ -174,7 +173,6 @@ def _failed(case: Case) -> list[Subject]:
         subject
         for subject in case.graph.subjects.values()
         if not subject.ended
-        and subject.process is not None
         and subject.key in sinks
         and local_error(subject.process)
         and not subject.progress
@@ -185,7 +183,7 @@ def _failed(case: Case) -> list[Subject]:
 def _dead_actors(case: Case, dead: list[Subject]) -> list[Subject]:
     """Actors that others wait for and that Ray reports dead, beyond those in `dead`."""
     awaited = case.awaited()
-    processes = {(subject.process.host, subject.process.pid) for subject in dead if subject.process}
+    processes = {(subject.process.host, subject.process.pid) for subject in dead}
     actors = [
         f"{actor.host}:{actor.pid}"
         for actor in case.evidence.ray_actors
@@ -197,17 +195,17 @@ def _dead_actors(case: Case, dead: list[Subject]) -> list[Subject]:
 def _to_blame(case: Case, dead: list[Subject]) -> list[Subject]:
     """Of the dead, those whose own error came first; without an error those that did not end in good order; else
     all."""
-    failed = [subject for subject in dead if subject.process and local_error(subject.process)]
+    failed = [subject for subject in dead if local_error(subject.process)]
     if failed:
         return _first(failed, apart=bool(case.evidence.directories))
-    return [subject for subject in dead if subject.process and _unclean(subject.process)] or dead
+    return [subject for subject in dead if _unclean(subject.process)] or dead
 
 
 def _first(failed: list[Subject], *, apart: bool) -> list[Subject]:
     """Those that failed first, as far as that is known. `apart`: choose on each host, because nothing tells on which
     host the first error happened."""
-    age = {subject.key: error_age_s(subject.process) for subject in failed if subject.process}
-    hosts = {subject.key: subject.process.host if apart and subject.process else "" for subject in failed}
+    age = {subject.key: error_age_s(subject.process) for subject in failed}
+    hosts = {subject.key: subject.process.host if apart else "" for subject in failed}
     oldest = {host: max(age[key] for key in age if hosts[key] == host) for host in hosts.values()}
     return [subject for subject in failed if age[subject.key] > oldest[hosts[subject.key]] - TOGETHER_S]
 
@@ -217,16 +215,14 @@ def _missed(subject: Subject, waiting: list[Subject]) -> bool:
 
     A process that waits for an answer over HTTP misses a server and no rank. In a world of one nobody misses anybody.
     """
-    if subject.process is not None and subject.process.world_size == 1:
+    if subject.process.world_size == 1:
         return False
     peers = [waiter for waiter in waiting if waiter.pending is not None or waiter.doing.kind != "http_client"]
     return subject.rank is not None and any(same_world(subject.process, peer.process) for peer in peers)
 
 
-def local_error(process: Process | None) -> str:
+def local_error(process: Process) -> str:
     """The first error of a process that is its own and not the echo of a peer's failure; empty without one."""
-    if process is None:
-        return ""
     if process.error and not is_echo(process.error):
         return name_of(process.error)
     journal = process.journal
@@ -243,10 +239,8 @@ def error_age_s(process: Process) -> float:
     return process.journal.errors[0][0] if process.journal and process.journal.errors else 0.0
 
 
-def _unclean(process: Process | None) -> bool:
+def _unclean(process: Process) -> bool:
     """Whether it did not end in good order, by its exit code or by a journal that was never closed."""
-    if process is None:
-        return False
     if process.exit_code is not None and process.exit_code != 0:
         return True
     return process.journal is not None and not process.journal.closed
@@ -256,4 +250,4 @@ def _why(subject: Subject) -> str:
     error = local_error(subject.process)
     if subject.ended:
         return subject.state() + (f": {error}" if error else "")
-    return f"{'failed and stayed' if subject.process and subject.process.samples else 'failed'}: {error}"
+    return f"{'failed and stayed' if subject.process.samples else 'failed'}: {error}"

@@ -17,6 +17,7 @@ from harness.triage.pasted import ras
 from harness.triage.rules.pasted import one_look
 from harness.triage.rules.ruling import Case, Ruling
 from harness.triage.rules.standing import MAX_LINES, MAX_NAMED
+from reports.text import agreeing
 
 ECHO = "Remote process error"  # NCCL reports it of a peer
 _AGAIN = "ncclras -v   # again in a minute: while the job advances, the counts increase"
@@ -115,7 +116,7 @@ def _statuses(case: Case) -> list[Status]:
 
 def _subject(case: Case, member: Member) -> Subject | None:
     """The process of a rank, if its pid is that of a single process; RAS knows its host by an address only."""
-    subjects = [subject for subject in case.live() if subject.process and subject.process.pid == member.pid]
+    subjects = [subject for subject in case.live() if subject.process.pid == member.pid]
     return subjects[0] if len(subjects) == 1 else None
 
 
@@ -147,7 +148,7 @@ def _behind(splits: Sequence[Split]) -> Iterator[str]:
         its = next(share for share in split.behind if late[0] in share.members)
         others = f"{split.ahead.size} others" if split.ahead.size > 1 else "the other"
         named = Share(its.value, len(late), tuple(late))
-        verb = "has" if len(late) == 1 else "have"
+        verb = agreeing(len(late), "has", "have")
         what = "collectives" if split.operation == "collective" else split.operation
         yield f"NCCL RAS: {_who(named)} {verb} launched {its.value} {what}, {others} {split.ahead.value}"
     elif splits:

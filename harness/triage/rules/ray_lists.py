@@ -11,6 +11,7 @@ from harness.triage.rules.pasted import one_look
 from harness.triage.rules.resources import amounts
 from harness.triage.rules.ruling import Case, Ruling, brief
 from harness.triage.rules.standing import MAX_LINES
+from reports.text import agreeing
 
 FACT_WORDS = 16  # of the first fact in the headline
 _INCOMPLETE = frozenset({"PENDING", "PREPARED", "RESCHEDULING"})  # states of a placement group
@@ -69,8 +70,8 @@ def _groups(groups: Iterable[RayGroup]) -> list[str]:
     """A line for the placement groups of each state that have not got all they asked for."""
     counts = Counter((group.name, group.state) for group in groups if group.state in _INCOMPLETE)
     return [
-        f"{count} placement group{'s' if count > 1 else ''} {f'({name}) ' if name else ''}{state}: not all bundles "
-        f"have a node"
+        f"{count} placement {agreeing(count, 'group', 'groups')} {f'({name}) ' if name else ''}{state}: "
+        "not all bundles have a node"
         for (name, state), count in counts.most_common()
     ]
 
@@ -93,11 +94,10 @@ def _waiting(rows: Iterable[RayActor | RayTask], kind: str) -> Iterator[str]:
         if row.state in _WAITING:
             counts[_wait(row)] += row.count
     for wait, count in sorted(counts.items(), key=lambda item: (item[0][:2], -item[1])):
-        several = count > 1
-        verb = _PLURAL[wait.verb] if several else wait.verb
-        what = wait.what.replace("its", "their") if several else wait.what
-        nouns = f"{kind}s" if several else kind
-        yield " ".join(filter(None, (str(count), *wait.name.split(), nouns, verb, what, wait.asked)))
+        verb = agreeing(count, wait.verb, _PLURAL[wait.verb])
+        what = agreeing(count, wait.what, wait.what.replace("its", "their"))
+        noun = agreeing(count, kind, f"{kind}s")
+        yield " ".join(filter(None, (str(count), *wait.name.split(), noun, verb, what, wait.asked)))
 
 
 def _wait(row: RayActor | RayTask) -> _Wait:
@@ -119,4 +119,4 @@ def _counts(rows: Iterable[RayActor | RayTask], kind: str) -> list[str]:
     counts: Counter[str] = Counter()
     for row in rows:
         counts[row.state] += row.count
-    return [f"{count} {kind}{'s' if count > 1 else ''} {state}" for state, count in counts.most_common()]
+    return [f"{count} {agreeing(count, kind, f'{kind}s')} {state}" for state, count in counts.most_common()]

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from harness.triage.evidence import RayNode, Resources
 from harness.triage.graph import Subject
 from harness.triage.graph.sockets import main_frames
-from harness.triage.places import plain, users
+from harness.triage.places import plain, runs_users
 from harness.triage.rules.pauses import FRESH_S, LONG_S
 from harness.triage.rules.ruling import Case, Ruling
+from reports.text import agreeing
 
 MOST_NAMED = 8  # requests, nodes and holders that a verdict names
 PENDING = "PENDING_NODE_ASSIGNMENT"
@@ -72,7 +73,7 @@ def unmet(case: Case) -> Ruling | None:
 
 def _requests(case: Case) -> list[Request]:
     """The requests that no node has taken for some time and that a process waits for in ray.get."""
-    by_pid = {(each.process.host, each.process.pid): each for each in case.live() if each.process}
+    by_pid = {(each.process.host, each.process.pid): each for each in case.live()}
     waiting = {each.key for each in case.live() if _waits(each)}
     requests = []
     for task in case.evidence.ray_tasks:
@@ -82,7 +83,7 @@ def _requests(case: Case) -> list[Request]:
         name = task.name.removesuffix(".__init__")
         kind = "actor" if task.name.endswith(".__init__") else "task"
         requests.append(Request(name, kind, (task.resources,), task.age_s, caller.key if caller else ""))
-    nowhere = [key for key in waiting if key not in {wait.waiter for wait in case.graph.waits}]
+    nowhere = [key for key in waiting if key not in case.graph.waiting]
     for group in case.evidence.ray_groups:
         if group.state in ("PENDING", "RESCHEDULING") and group.age_s is not None and len(nowhere) == 1:
             requests.append(Request(group.name, "placement group", group.bundles, group.age_s, nowhere[0]))
@@ -106,7 +107,7 @@ def _nobody_moves(case: Case, requests: list[Request]) -> bool:
     waiting = callers | set(case.graph.waiters(callers))
     running = {(task.host, task.pid) for task in evidence.ray_tasks if task.state == "RUNNING"}
     living = running | {(actor.host, actor.pid) for actor in evidence.ray_actors if actor.state == "ALIVE"}
-    looked = {(each.process.host, each.process.pid) for each in case.live() if each.process and each.process.samples}
+    looked = {(each.process.host, each.process.pid) for each in case.live() if each.process.samples}
     if not living <= looked:
         return False
     return all(
@@ -116,17 +117,16 @@ def _nobody_moves(case: Case, requests: list[Request]) -> bool:
 
 
 def _idle(subject: Subject, running: set[tuple[str, int]]) -> bool:
-    process = subject.process
-    return subject.doing.idle and process is not None and (process.host, process.pid) not in running
+    return subject.doing.idle and (subject.process.host, subject.process.pid) not in running
 
 
 def _acts_beside(subject: Subject) -> bool:
     """Whether something in the process may still free a resource: a thread with user code, or a ray.wait that may have
     a time limit."""
-    looks = subject.process.samples[-1:] if subject.process else ()
-    if any(users(frame) for look in looks for thread in look.threads if not thread.main for frame in thread.frames):
+    threads = subject.process.threads
+    if any(runs_users(thread) for thread in threads if not thread.main):
         return True
-    inner = [frame for look in looks for frame in main_frames(look.threads) if _WORKER.search(frame.file)]
+    inner = [frame for frame in main_frames(threads) if _WORKER.search(frame.file)]
     return any(plain(frame.function) == "wait" for frame in inner)
 
 
@@ -137,14 +137,14 @@ def _ruling(case: Case, verdict: str, requests: list[Request], shortage: str = "
     )
     holders = [] if shortage else _holders(case, lacking)
     who = _counted(holder.label for holder in holders)
-    waits = f" and wait{'s' if len(holders) == 1 else ''}" if verdict == "HUNG" else ""
-    hold = "holds" if len(holders) == 1 else "hold"
-    why = shortage or (f"{who} {hold} all of it{waits}" if holders else "none is free")
+    holds = agreeing(len(holders), "holds", "hold")
+    waits = f" and {agreeing(len(holders), 'waits', 'wait')}" if verdict == "HUNG" else ""
+    why = shortage or (f"{who} {holds} all of it{waits}" if holders else "none is free")
     each = " each" if len(requests) > 1 else ""
     what = _counted(request.label for request in requests)
     return Ruling(
         verdict,
-        f"{what} ask{'s' if len(requests) == 1 else ''} for {amounts(tuple(lacking.items())[:1])}{each}; {why}",
+        f"{what} {agreeing(len(requests), 'asks', 'ask')} for {amounts(tuple(lacking.items())[:1])}{each}; {why}",
         "K14" if verdict == "HUNG" else "",
         place=f"Ray's resources: {amounts(lacking)}",
         evidence=(*_facts(case, requests), *(_described(case, holder) for holder in holders[:MOST_NAMED])),
@@ -190,14 +190,14 @@ def _holders(case: Case, lacking: Mapping[str, float]) -> list[Holder]:
 
 def _described(case: Case, holder: Holder) -> str:
     subject = case.graph.subjects.get(holder.key)
-    state = f": {subject.state()}" if subject is not None and subject.process else ""
+    state = f": {subject.state()}" if subject is not None else ""
     return f"{holder.label}{f' ({holder.key})' if holder.key else ''} holds {amounts(holder.amounts)}{state}"
 
 
 def _counted(labels: Iterable[str]) -> str:
     """The most frequent label with its number: "2 RolloutWorker actors and others"."""
     counts = Counter(labels).most_common(2)
-    words = [f"{count} {label}{'' if count == 1 else 's'}" for label, count in counts[:1]]
+    words = [f"{count} {agreeing(count, label, f'{label}s')}" for label, count in counts[:1]]
     return " and ".join([*words, *(["others"] if len(counts) > 1 else [])])
 
 

@@ -10,7 +10,6 @@ from harness.triage import server_text
 from harness.triage.evidence import Frame
 from harness.triage.graph import Subject
 from harness.triage.graph.awaiting import unseen
-from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
 from harness.triage.rules.outsiders import awaits_tasks
 from harness.triage.rules.polls import collects
@@ -29,12 +28,12 @@ def closed(case: Case) -> Ruling | None:
     Somebody beside the job could send these requests as well. So they have to stand in the text of a client, behind
     the place where it waits: then the job itself was to send them.
     """
-    if any(subject.progress or threads_beside(subject.process) for subject in case.live() if subject.process):
+    if any(subject.progress or threads_beside(subject.process) for subject in case.live()):
         return None
     for server in case.sinks():
-        if server.process is None or server.process.peers or not (awaits_tasks(server) and unseen(server.process)):
+        if server.process.peers or not (awaits_tasks(server) and unseen(server.process)):
             continue
-        waited_s = server.process.samples[-1].at_s - server.process.samples[0].at_s
+        waited_s = server.process.between_looks_s
         clients = [case.subject(key) for key in dict.fromkeys(
             wait.waiter for wait in case.graph.waits if wait.target == server.key)]  # fmt: skip
         pending = {client.key: route(_frames(client)) for client in clients}
@@ -62,8 +61,7 @@ def closed(case: Case) -> Ruling | None:
 
 def _frames(subject: Subject) -> list[Frame]:
     """The frames of the user's code in its main thread at the last look, innermost first."""
-    looks = subject.process.samples if subject.process is not None else ()
-    return [frame for frame in main_frames(looks[-1].threads) if users(frame)] if looks else []
+    return [frame for frame in subject.process.main_frames if users(frame)]
 
 
 def _all_wait(case: Case, server: Subject, clients: list[Subject]) -> bool:
@@ -74,12 +72,10 @@ def _all_wait(case: Case, server: Subject, clients: list[Subject]) -> bool:
     ranks = {each.rank for each in case.live() if each.rank is not None}
     if len(ranks) < (case.evidence.expected_world or 0) or any(each.doing.kind not in _FOR_RANKS for each in beside):
         return False
-    looks = [client.process.samples for client in clients if client.process is not None]
-    moved = any(main_frames(its[0].threads) != main_frames(its[-1].threads) for its in looks)
+    moved = any(client.process.first_look.main_frames != client.process.main_frames for client in clients)
     return not moved and not any(
-        server_text.limited(_frames(client), timed=client.process.samples[-1].timed)
-        for client in clients if client.process is not None
-    )  # fmt: skip
+        server_text.limited(_frames(client), timed=client.process.last_look.timed) for client in clients
+    )
 
 
 def _sender(clients: list[Subject], key: str) -> tuple[Subject, Frame] | None:

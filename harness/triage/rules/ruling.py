@@ -93,7 +93,7 @@ class Case:
         return [
             subject
             for subject in self.graph.subjects.values()
-            if subject.process and not subject.ended and not subject.launcher
+            if subject.has_process and not subject.ended and not subject.launcher
         ]
 
     def suspects(self) -> list[Subject]:
@@ -127,7 +127,7 @@ class Case:
         ends = [self.subject(key) for key in keys]
         if len(ends) > 2 and all(end.rank is not None and end.alone for end in ends):
             return _together(ends, several=several)
-        hosts = [f" on {end.process.host}" if several and end.process and end.rank is not None and end.alone else ""
+        hosts = [f" on {end.process.host}" if several and end.has_process and end.rank is not None and end.alone else ""
                  for end in ends]  # fmt: skip
         labels = [f"{end.label}{host}" for end, host in zip(ends, hosts, strict=True)]
         if len(labels) > 3:
@@ -186,7 +186,7 @@ class Case:
 def _together(ends: list[Subject], *, several: bool) -> str:
     """Ranks in few words, with their role and host if all share it."""
     roles = {end.role for end in ends}
-    hosts = {end.process.host if end.process else "" for end in ends}
+    hosts = {end.process.host for end in ends}
     role = f" ({next(iter(roles))})" if len(roles) == 1 and not roles & {"", "process", "rank"} else ""
     host = f" on {next(iter(hosts))}" if several and len(hosts) == 1 and "" not in hosts else ""
     numbers = sorted(end.rank for end in ends if end.rank is not None)

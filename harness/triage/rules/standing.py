@@ -11,10 +11,11 @@ from pathlib import PurePath
 
 from harness.triage.evidence import Frame, Thread
 from harness.triage.graph import Subject
-from harness.triage.places import match, plain, users
+from harness.triage.places import match, plain, runs_users, users
 from harness.triage.rules.ruling import Case
 from harness.triage.stacks import Doing, classify, describe, ours
 from reports.sections.triage import ranks
+from reports.text import agreeing
 
 MAX_PLACES = 3  # in a headline, of at most 20 words
 # The C library and its sources: a wait ends there, and whoever called it says more.
@@ -45,11 +46,11 @@ class Place:
         numbers = sorted(subject.rank for subject in self.subjects if subject.rank is not None)
         size = len(self.subjects)
         if len(numbers) == size and size <= MAX_NAMED:
-            return f"rank{'s' if size > 1 else ''} {ranks(numbers)}"
+            return ranks_text(numbers)
         if len(numbers) == size:
             return f"{size} ranks"
         process = self.subjects[0].process
-        if size == 1 and process is not None:
+        if size == 1 and self.subjects[0].has_process:
             return f"pid {process.pid}" if process.pid else f"a process of {''.join(process.host.split())}"
         return f"{size} processes"
 
@@ -61,7 +62,7 @@ def places_of(subjects: Iterable[Subject]) -> list[Place]:
     """
     grouped: dict[tuple[str, tuple[str, ...]], list[Subject]] = {}
     for subject in subjects:
-        threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
+        threads = subject.process.threads
         doings = [(thread, classify(thread)) for thread in threads]
         main = next((thread for thread, doing in doings if doing == subject.doing), None)
         words = _words(subject, main, doings)
@@ -124,14 +125,14 @@ def side_threads(subject: Subject) -> list[str]:
     Only of a process whose main thread may wait for one as well. A lock of C has no frame of its own, so a thread that
     is not on a processor in a line of the user's code may wait for one.
     """
-    threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
+    threads = subject.process.threads
     mains = [classify(thread) for thread in threads if thread.main]
     if not mains or not _may_wait_for_a_lock(mains[0]):
         return []
     places = []
     for thread in threads:
         doing = classify(thread)
-        if not thread.main and not ours(thread) and any(map(users, thread.frames)) and _may_wait_for_a_lock(doing):
+        if not thread.main and not ours(thread) and runs_users(thread) and _may_wait_for_a_lock(doing):
             places.append(f"thread {thread.name or thread.tid} at {_place(doing, thread)}")
     return places
 
@@ -158,10 +159,10 @@ def line(case: Case, place: Place, most: Place | None) -> str:
     numbers = sorted(subject.rank for subject in place.subjects if subject.rank is not None)
     unnamed = [subject.key for subject in place.subjects if subject.rank is None]
     who = " and ".join(filter(None, (ranks_text(numbers), case.names(unnamed))))
-    verb = "stands" if len(place.subjects) == 1 else "stand"
+    verb = agreeing(len(place.subjects), "stands", "stand")
     elsewhere = f"{verb} elsewhere: " if most is not None and place is not most else ""
     return f"{who} {elsewhere or 'at '}{place.words}" + (", which waits for others" if place.waits else "")
 
 
 def ranks_text(numbers: Sequence[int]) -> str:
-    return f"rank{'s' if len(numbers) > 1 else ''} {ranks(numbers)}" if numbers else ""
+    return f"{agreeing(len(numbers), 'rank', 'ranks')} {ranks(numbers)}" if numbers else ""

@@ -32,7 +32,7 @@ def with_lateness(case: Case, ruling: Ruling) -> Ruling:
     if case.evidence.stall_s:  # a watch saw that nothing moves, and what it asks is why
         return replace(ruling, evidence=(*lines, *ruling.evidence), lateness=ranking.rows)
     ends = [case.subject(key) for row in ranking.slow for key in row.keys]
-    pids = [end.process.pid for end in ends if end.process is not None and end.process.pid and not end.ended]
+    pids = [end.process.pid for end in ends if end.process.pid and not end.ended]
     return Ruling(
         "SLOW",
         headline(case, ranking.slow),

@@ -68,7 +68,7 @@ def unfilled(case: Case) -> Ruling | None:
     for subject in case.suspects():
         tasks, process = Awaiting.of(subject.process), subject.process
         main = tasks.main
-        if process is None or main is None or tasks.open() or not _alone(case, process, tasks):
+        if main is None or tasks.open() or not _alone(case, process, tasks):
             continue
         lost = [died for loop in tasks.loops for died in loop.lost]
         if main.awaits != "event" or lost or subject.key in case.awaited():
@@ -94,11 +94,7 @@ def owed(case: Case) -> Ruling | None:
             continue
         tasks, process = Awaiting.of(subject.process), subject.process
         pairs = tasks.owed()
-        if process is None or not pairs or process.peers or threads_beside(process):
-            continue
-        if any(task.awaits != "connections" for task in tasks.open()) or any(loop.left_out for loop in tasks.loops):
-            continue
-        if any(map(_calls, tasks.loops)):
+        if not pairs or process.peers or threads_beside(process) or _may_go_on(tasks):
             continue
         waiters = case.graph.waiters({subject.key})
         others = [each for each in case.live() if each.key not in (subject.key, *waiters) and not collects(each)]
@@ -127,8 +123,15 @@ def _alone(case: Case, process: Process, tasks: Awaiting) -> bool:
         return False
     if any(task.awaits not in WITHIN for task in tasks.tasks):
         return False
-    return not any((subject.process.host, subject.process.ppid) == (process.host, process.pid)
-                   for subject in case.live() if subject.process)  # fmt: skip
+    return not any(subject.process.is_child_of(process) for subject in case.live())
+
+
+def _may_go_on(tasks: Awaiting) -> bool:
+    """Whether a task or a call of its loops may go on by itself, or some tasks are not listed. A server's tasks that
+    wait for connections are open for ever."""
+    if any(task.awaits != "connections" for task in tasks.open()):
+        return True
+    return any(loop.left_out or _calls(loop) for loop in tasks.loops)
 
 
 def _calls(loop: EventLoop) -> bool:
@@ -139,11 +142,10 @@ def _calls(loop: EventLoop) -> bool:
     return loop.ready > 0 or any(not call.file or users(call) or _OBJECTS.search(call.file) for call in calls)
 
 
-def threads_beside(process: Process | None) -> bool:
+def threads_beside(process: Process) -> bool:
     """Whether a thread beside the main one may end the wait of a task. A library's may as well, by a callback of the
     user's that is in no stack yet; a worker of a pool that waits for its next call may not."""
-    threads = process.samples[-1].threads if process is not None and process.samples else ()
-    return any(not (thread.main or ours(thread) or _rests(thread)) for thread in threads)
+    return any(not (thread.main or ours(thread) or _rests(thread)) for thread in process.threads)
 
 
 def _rests(thread: Thread) -> bool:

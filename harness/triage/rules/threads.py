@@ -15,10 +15,11 @@ from harness.triage.evidence import Frame, LostTask, LostThread, Process, Thread
 from harness.triage.graph import Subject, awaiting
 from harness.triage.graph.motion import handlers
 from harness.triage.graph.sockets import main_frames
-from harness.triage.places import plain, users
+from harness.triage.places import inner_frame, plain, runs_users, users
 from harness.triage.rules.lock_rings import IN_ONE_ORDER, proven
 from harness.triage.rules.ruling import MOST_NAMED, Case, Ruling
 from harness.triage.stacks import JOINS, Doing, classify, describe, user_frame
+from reports.text import agreeing
 
 MAX_LINES = 8  # of one verdict
 MAX_THREADS = 4  # of one process
@@ -56,7 +57,7 @@ def with_lost_threads(case: Case, ruling: Ruling) -> Ruling:
 
 def _lost(case: Case) -> list[tuple[Subject, str, LostThread | LostTask]]:
     """Threads and tasks that ended with an error while their process went on, the first of them first."""
-    processes = [(subject, subject.process) for subject in case.live() if subject.process]
+    processes = [(subject, subject.process) for subject in case.live()]
     lost: list[tuple[Subject, str, LostThread | LostTask]] = [
         (subject, "thread", thread) for subject, process in processes for thread in process.lost_threads
     ]  # fmt: skip
@@ -90,34 +91,33 @@ def name(thread: Thread) -> str:
 
 def for_whom(case: Case, waiters: Sequence[Subject]) -> str:
     """Who waits of whom the graph has no target, in a headline: for a thread of their own, if that shows of all."""
-    names, end = case.names(waiter.key for waiter in waiters), "" if len(waiters) > 1 else "s"
+    names, wait = case.names(waiter.key for waiter in waiters), agreeing(len(waiters), "waits", "wait")
     if all(inside(waiter.process) for waiter in waiters):
-        return f"{names} wait{end} for threads of {'their' if len(waiters) > 1 else 'its'} own at {waiters[0].frame}"
+        return f"{names} {wait} for threads of {agreeing(len(waiters), 'its', 'their')} own at {waiters[0].frame}"
     if len(waiters) == 1 and awaiting.telling(waiters[0].process):
         return f"{names} {awaiting.in_loop(waiters[0].process)}"
-    return f"nothing says for whom {names} wait{end}"
+    return f"nothing says for whom {names} {wait}"
 
 
 def may_bring(case: Case, waiter: Subject) -> list[str]:
     """Where the threads and children of a process stand that waits for a lock or an item of a queue: one of them may
     bring it."""
     process = waiter.process
-    if process is None or not process.samples or waiter.doing.kind not in ("lock", "queue"):
+    if waiter.doing.kind not in ("lock", "queue"):
         return []
-    threads = process.samples[-1].threads
+    threads = process.threads
     main = main_frames(threads)
-    beside = [thread for thread in threads if thread.frames != main and any(map(users, thread.frames))]
-    below = [each for each in case.live() if each.process and each.process.host == process.host
-             and each.process.ppid == process.pid and each.doing.frame]  # fmt: skip
+    beside = [thread for thread in threads if thread.frames != main and runs_users(thread)]
+    below = [each for each in case.live() if each.process.is_child_of(process) and each.doing.frame]
     lines = [f"its {name(thread)} stands at {user_frame(thread.frames)}" for thread in beside]
     lines += [f"its child {child.label}: {child.state()}" for child in below]
     return lines[:MAX_THREADS]
 
 
-def inside(process: Process | None) -> str:
+def inside(process: Process) -> str:
     """For which of its own threads a process waits, as the verb of a sentence; empty if its main thread waits for
     none."""
-    threads = process.samples[-1].threads if process is not None and process.samples else ()
+    threads = process.threads
     frames = main_frames(threads)
     main = next((thread for thread in threads if thread.frames is frames), None)
     beside = [thread for thread in threads if thread is not main]
@@ -125,13 +125,13 @@ def inside(process: Process | None) -> str:
         return ""
     doing = classify(main)
     calls = [frame for frame in frames if not users(frame)]
-    waiting = next((frame for frame in frames if users(frame)), None)
+    waiting = inner_frame(frames)
     if waiting is None:
         return ""
     if any(_FUTURE.search(frame.file) for frame in calls):
         return _future(beside, waiting)
     if doing.op in JOINS:
-        joined = [thread for thread in beside if any(map(users, thread.frames))]
+        joined = [thread for thread in beside if runs_users(thread)]
         return f"joins a thread at {describe(waiting)}: {_where(joined)}" if joined else ""
     if doing.kind == "lock" or doing.kind == "user":
         return _lock(threads, waiting)
@@ -156,14 +156,12 @@ def serving(process: Process, caller: Doing) -> tuple[str, str]:
     """Where the threads stand that handle requests in this process, without those that stand where the caller does;
     and which lock the first of them waits for, in words. Both are empty without one."""
     servers = [
-        thread
-        for thread in handlers(process)
-        if not thread.main and any(map(users, thread.frames)) and not _calls(thread, caller)
+        thread for thread in handlers(process) if not thread.main and runs_users(thread) and not _calls(thread, caller)
     ]
     if not servers:
         return "", ""
     waiting = next(frame for frame in servers[0].frames if users(frame))
-    return _where(servers), _lock(process.samples[-1].threads, waiting)
+    return _where(servers), _lock(process.threads, waiting)
 
 
 def _calls(thread: Thread, caller: Doing) -> bool:
@@ -171,12 +169,12 @@ def _calls(thread: Thread, caller: Doing) -> bool:
     return (its.kind, its.frame) == (caller.kind, caller.frame)
 
 
-def crossed(process: Process | None) -> list[str]:
+def crossed(process: Process) -> list[str]:
     """Where threads of a process wait for each other's locks, by the text; empty if none do, or one of them gives
     up."""
-    threads = process.samples[-1].threads if process is not None and process.samples else ()
+    threads = process.threads
     for thread in threads:
-        waiting = next((frame for frame in thread.frames if users(frame)), None)
+        waiting = inner_frame(thread.frames)
         visited, _, at = _kept(threads, waiting)
         ring = visited[visited.index(at) :] if at in visited else []
         if len(visited) > 1 and ring and not any(map(source.gives_up, ring)):
@@ -216,7 +214,7 @@ def _kept(threads: Sequence[Thread], waiting: Frame | None) -> tuple[list[Frame]
             break
         visited.append(at)
         thread, frame = kept[0]
-        at = next((each for each in thread.frames if users(each)), None)
+        at = inner_frame(thread.frames)
         waits = "waits, with a time limit," if source.gives_up(visited[-1]) else "waits"
         texts.append(f"{waits} for {lock}, which {name(thread)} keeps, inside `with {lock}` at {describe(frame)}")
     return visited, texts, at

@@ -13,14 +13,14 @@ import re
 from harness.triage import source
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.graph import Subject
-from harness.triage.graph.sockets import main_frames
-from harness.triage.places import plain, users
+from harness.triage.places import inner_frame, plain, runs_users, users
 from harness.triage.rules.alive import in_condition
 from harness.triage.rules.alone import END_MARK, matters
 from harness.triage.rules.lock_rings import IN_ONE_ORDER
 from harness.triage.rules.ruling import MOST_NAMED, Case, Live, Ruling
 from harness.triage.rules.threads import MAX_THREADS, crossed, name
 from harness.triage.stacks import AT_EXIT, JOINS, ours, user_frame
+from reports.text import agreeing
 
 ASK_FIRST = "ask for what is awaited before each wait for a notification: one that comes before the wait is lost"
 _QUEUE = "/queue.py"
@@ -35,10 +35,9 @@ def locked(case: Case) -> Ruling | None:
     if not stuck:
         return None
     first = stuck[0]
-    assert first.process is not None
     ring = crossed(first.process)
     at = " and ".join(place.partition(" in ")[0] for place in ring[:MOST_NAMED])
-    whose = "its" if len(stuck) == 1 else "their"
+    whose = agreeing(len(stuck), "its", "their")
     return Ruling(
         "HUNG",
         f"{case.names(subject.key for subject in stuck)}: {_reason(first, whose, at)}",
@@ -82,15 +81,14 @@ def idle(case: Case) -> Ruling | None:
 
 def _stands(subject: Subject) -> bool:
     """Whether none of its threads can go on, at both looks."""
-    looks = subject.process.samples if subject.process is not None else ()
+    looks = subject.process.samples
     return len(looks) > 1 and all(look.locked_together for look in looks) and bool(looks[-1].threads)
 
 
 def _keeps_alive(subject: Subject) -> bool:
     """Whether its main thread waits for an event, as programs do until a signal ends them, and no thread for a lock
     that somebody keeps."""
-    assert subject.process is not None
-    frames = main_frames(subject.process.samples[-1].threads)
+    frames = subject.process.main_frames
     event = in_condition(frames) and any(in_condition((outer,)) for outer in frames[1:2])
     return event and not any(_lock(thread) for thread in _own(subject.process))
 
@@ -98,8 +96,6 @@ def _keeps_alive(subject: Subject) -> bool:
 def _place(subject: Subject) -> str:
     """Where a task of a pool waits, else a thread that waits for something else than the end of a thread; else where
     the main thread does."""
-    if subject.process is None:
-        return subject.frame
     waits = [*_in_pool(subject.process), *(thread for thread in _own(subject.process) if not _joins(thread))]
     return next(filter(None, (user_frame(thread.frames) for thread in waits)), subject.frame)
 
@@ -110,12 +106,12 @@ def _joins(thread: Thread) -> bool:
 
 def _own(process: Process) -> list[Thread]:
     """Its threads at the last look, without those of our probe."""
-    return [thread for thread in process.samples[-1].threads if not ours(thread)]
+    return [thread for thread in process.threads if not ours(thread)]
 
 
 def _inner(thread: Thread) -> Frame | None:
     """The innermost frame of the user's code."""
-    return next((frame for frame in thread.frames if users(frame)), None)
+    return inner_frame(thread.frames)
 
 
 def _kept(thread: Thread) -> list[str]:
@@ -132,8 +128,7 @@ def _lock(thread: Thread) -> str:
 
 
 def _why(subject: Subject) -> str:
-    assert subject.process is not None
-    waits = [_wait(thread) for thread in _own(subject.process) if any(map(users, thread.frames))]
+    waits = [_wait(thread) for thread in _own(subject.process) if runs_users(thread)]
     more = f", and {len(waits) - MAX_THREADS} more" if len(waits) > MAX_THREADS else ""
     whole = "every thread of it waits for another one, so that none can go on"
     return f"{whole}: {', '.join(waits[:MAX_THREADS])}{more}" if waits else whole
@@ -189,12 +184,12 @@ def _next(process: Process, ring: list[str]) -> tuple[str, ...]:
         )
     waits = [(thread, frame) for thread in _own(process) if (frame := _inner(thread)) is not None]
     keeping = [user_frame(thread.frames) for thread, _ in waits if _lock(thread) and _kept(thread)]
-    places = list(dict.fromkeys(ring or keeping))
-    notified = any(in_condition(thread.frames) and source.notified_by(frame) for thread, frame in waits)
-    takes = any(frame.file.endswith(_QUEUE) for thread, _ in waits for frame in thread.frames)
-    return (
-        IN_ONE_ORDER.format(places=" and ".join(places)) if len(ring or keeping) > 1 else "",
-        ASK_FIRST if notified and not places else "",
-        END_MARK if takes and not places else "",
-        Live("py-spy dump --pid PID   # where its threads stand"),
-    )
+    steps: list[str] = []
+    if places := list(dict.fromkeys(ring or keeping)):
+        steps = [IN_ONE_ORDER.format(places=" and ".join(places))] if len(ring or keeping) > 1 else []
+    else:
+        if any(in_condition(thread.frames) and source.notified_by(frame) for thread, frame in waits):
+            steps.append(ASK_FIRST)
+        if any(frame.file.endswith(_QUEUE) for thread, _ in waits for frame in thread.frames):
+            steps.append(END_MARK)
+    return *steps, Live("py-spy dump --pid PID   # where its threads stand")

@@ -16,7 +16,7 @@ from harness.triage.graph.awaiting import in_loop
 from harness.triage.graph.edges import superseded
 from harness.triage.graph.polling import place as polled_at
 from harness.triage.graph.subjects import LAUNCHERS, wait_by_kernel
-from harness.triage.places import users
+from harness.triage.places import inner_frame
 from harness.triage.rules.outsiders import awaits_tasks
 from harness.triage.rules.polls import SERVING, open_polls, serves
 from harness.triage.rules.ruling import Case
@@ -50,7 +50,7 @@ def untested(case: Case) -> list[str]:
     gaps = [f"nothing is known of rank {rank}" for rank in ranks[:8]]
     if len(ranks) > 8:
         gaps.append(f"nothing is known of {len(ranks) - 8} more ranks")
-    if case.comparison and not any(subject.process for subject in case.graph.subjects.values()):
+    if case.comparison and not any(subject.has_process for subject in case.graph.subjects.values()):
         gaps += [missing for missing in case.comparison.missing if missing not in gaps]  # only dumps are there
     gaps += map(in_a_loop, open_polls(case))
     return [*gaps, *(f"{subject.label} {_wait_text(subject)}" for subject in unnamed(case))]
@@ -70,8 +70,7 @@ def bereft(case: Case) -> tuple[list[Subject], list[Subject]]:
     dead = [
         subject
         for subject in case.graph.subjects.values()
-        if subject.process
-        and not subject.launcher
+        if not subject.launcher
         and (
             (_stopped(subject) and unnamed(case))
             or (
@@ -79,7 +78,7 @@ def bereft(case: Case) -> tuple[list[Subject], list[Subject]]:
             )
         )
     ]
-    live = [subject for subject in case.live() if subject.process and not _only_started(subject.process)]
+    live = [subject for subject in case.live() if not _only_started(subject.process)]
     resting = [
         subject
         for subject in live
@@ -107,7 +106,7 @@ def unseen(case: Case) -> list[int]:
     """Ranks of the job of which there is no stack, no recorder and no moving heartbeat."""
     recorded = set(case.comparison.ranks) if case.comparison else set()
     seen_ranks = recorded | {
-        subject.rank for subject in case.graph.subjects.values() if subject.process and subject.rank is not None
+        subject.rank for subject in case.graph.subjects.values() if subject.has_process and subject.rank is not None
     }
     blind = {
         subject.rank
@@ -118,14 +117,12 @@ def unseen(case: Case) -> list[int]:
         and not _moves(subject)
     }
     sizes = [case.evidence.expected_world or 0, (case.comparison.world_size or 0) if case.comparison else 0]
-    sizes += [
-        subject.process.world_size or 0 for subject in case.live() if subject.process and subject.rank is not None
-    ]
+    sizes += [subject.process.world_size or 0 for subject in case.live() if subject.rank is not None]
     return sorted({rank for rank in range(max(sizes)) if rank not in seen_ranks} | blind)
 
 
 def _moves(subject: Subject) -> bool:
-    beat = subject.process.beat if subject.process else None
+    beat = subject.process.beat
     return bool(subject.progress) or (beat is not None and beat.progress_age_s < MOMENT_S)
 
 
@@ -144,15 +141,12 @@ def unread(case: Case) -> list[Subject]:
 
 def _unnamed(case: Case, subject: Subject) -> bool:
     process = subject.process
-    if process is None or not process.samples or _moves(subject):
+    awaited = _awaited(subject.doing, process.last_look.wchan)
+    waits = awaited and _awaited(subject.before, process.first_look.wchan)
+    if not process.samples or _moves(subject) or not (waits or _in_tasks(subject)):
         return False
-    looks = ((subject.doing, -1), (subject.before, 0))
-    if not _in_tasks(subject) and any(not _awaited(look, process.samples[at].wchan) for look, at in looks):
+    if _serves_beside(process) or not subject.doing.frame:
         return False
-    threads = [stacks.classify(thread) for thread in process.samples[-1].threads if not thread.main]
-    if any(thread.within(*SERVING) for thread in threads) or not subject.doing.frame:
-        return False
-    awaited = _awaited(subject.doing, process.samples[-1].wchan)
     if awaited == _CHILD and _judged_below(case, process):
         return False
     if awaited == _SELECT and (serves(subject) or any(look.timed for look in process.samples)):
@@ -163,18 +157,20 @@ def _unnamed(case: Case, subject: Subject) -> bool:
     return not ((_fed(case, subject) and not _stands_with_all(case, subject)) or _loops(subject))
 
 
+def _serves_beside(process: Process) -> bool:
+    """Whether a thread beside the main one stands in a loop of requests."""
+    return any(stacks.classify(thread).within(*SERVING) for thread in process.threads if not thread.main)
+
+
 def _judged_below(case: Case, process: Process) -> bool:
     """Whether evidence holds processes that it started: it waits for whatever they wait for."""
-    return any(
-        child.host == process.host and child.ppid == process.pid and child.samples for child in case.evidence.processes
-    )
+    return any(each.samples for each in case.evidence.processes if each.is_child_of(process))
 
 
 def _in_tasks(subject: Subject) -> bool:
     """Whether it waits in an event loop that is no server's. An engine's front is left out, because its requests are
     known."""
-    engine = subject.process is not None and bool(subject.process.engine)
-    return awaits_tasks(subject) and not engine and not subject.doing.within(*SERVING)
+    return awaits_tasks(subject) and not subject.process.engine and not subject.doing.within(*SERVING)
 
 
 def _awaited(doing: stacks.Doing, wchan: str) -> str:
@@ -195,12 +191,9 @@ def _fed(case: Case, subject: Subject) -> bool:
     rank itself but has RANK in its environment was started by a rank that let it go.
     """
     process = subject.process
-    if process is not None and process.rank is None and process.environ.get("RANK"):
+    if process.rank is None and process.environ.get("RANK"):
         return True
-    return process is not None and any(
-        parent.host == process.host and parent.pid == process.ppid and not _only_started(parent)
-        for parent in case.evidence.processes
-    )
+    return any(process.is_child_of(each) and not _only_started(each) for each in case.evidence.processes)
 
 
 def _only_started(parent: Process) -> bool:
@@ -213,7 +206,7 @@ def _stands_with_all(case: Case, subject: Subject) -> bool:
 
     Work comes through a queue. Whoever would release a lock or set an event is not known to be idle.
     """
-    looks = subject.process.samples if subject.process else ()
+    looks = subject.process.samples
     ends = ((subject.before, looks[0]), (subject.doing, looks[-1])) if looks else ()
     in_lock = all(_awaited(doing, look.wchan) == "a lock" for doing, look in ends)
     return in_lock and not any(look.timed for look in looks) and not any(each.progress for each in case.live())
@@ -221,21 +214,16 @@ def _stands_with_all(case: Case, subject: Subject) -> bool:
 
 def _loops(subject: Subject) -> bool:
     """Whether the source text shows that it waits in a loop without an end."""
-    frames = (
-        [frame for thread in subject.process.samples[-1].threads for frame in thread.frames] if subject.process else []
-    )
-    mine = next((frame for frame in frames if users(frame)), None)
+    frames = [frame for thread in subject.process.threads for frame in thread.frames]
+    mine = inner_frame(frames)
     return mine is not None and source.endless_loop(mine)
 
 
 def _wait_text(node: Subject) -> str:
     if _in_tasks(node):
         return in_loop(node.process)
-    assert node.process is not None
     if awaited := inside(node.process):
         return awaited
     where = f" ({node.doing.frame})" if node.doing.frame else ""
     waits = "waits, with a time limit," if all(look.timed for look in node.process.samples) else "waits"
-    return (
-        f"{waits} for {_awaited(node.doing, node.process.samples[-1].wchan)}{where}, and nothing says who has to come"
-    )
+    return f"{waits} for {_awaited(node.doing, node.process.last_look.wchan)}{where}, and nothing says who has to come"

@@ -51,10 +51,8 @@ def _compared(name: str, use: Use, others: Sequence[Use]) -> str:
 
 def used_by(process: Process) -> Use | None:
     """What a process used between its first look and its last; None if it was not looked at twice."""
-    if len(process.samples) < 2:
-        return None
-    first, last = process.samples[0], process.samples[-1]
-    gap_s = last.at_s - first.at_s
+    first, last = process.first_look, process.last_look
+    gap_s = process.between_looks_s
     if gap_s <= 0:
         return None
     return Use(

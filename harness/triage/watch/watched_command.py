@@ -47,7 +47,7 @@ from probes.format import SIDES, write_manifest
 from probes.heartbeat import BEATS
 from probes.identity import ADAPTER, DIGESTS, SOCKETS, WATCH
 from probes.index import MANIFEST
-from reports.text import counted
+from reports.text import agreeing, counted
 from scenarios.engines import registry
 from scenarios.engines.last_words import is_error
 
@@ -210,7 +210,7 @@ def _last_words(returncode: int | None, stderr_tail: StderrTail, passed: Passing
 def _tell_kills(kills: int, say: Callable[[str], None]) -> None:
     """Tell how many processes the kernel killed for memory, if it did."""
     if kills > 0:
-        processes = "process" if kills == 1 else "processes"
+        processes = agreeing(kills, "process", "processes")
         say(f"the kernel killed {kills} {processes} for memory: a limit of their cgroup was reached")
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from reports.doctor_model import Hazard, Passed, Report
 from reports.layout import Page
 from reports.sections import doctor as arrange
-from reports.text import clean, counted
+from reports.text import agreeing, clean, counted
 
 _MARKS = {"error": ("✗", "bold red"), "warning": ("!", "bold yellow"), "info": ("·", "bold cyan")}
 _LABEL = 8  # cells of "seen", "why", "fix" with their margins
@@ -25,7 +25,8 @@ def details(page: Page, report: Report, verbose: bool) -> None:
     _unchecked(page, report)
     for title, hazards in reversed(arrange.by_severity(report)):
         severity = hazards[0].severity
-        page.heading(title, f"{len(hazards)} {severity}{'s' if len(hazards) > 1 and severity != 'info' else ''}")
+        severities = severity if severity == "info" else agreeing(len(hazards), severity, f"{severity}s")
+        page.heading(title, f"{len(hazards)} {severities}")
         for item in hazards:
             _hazard(page, item, len(report.places))
 

@@ -7,7 +7,7 @@ from rich.text import Text
 from reports.layout import Page
 from reports.model import Triage
 from reports.sections import triage as arrange
-from reports.text import clean
+from reports.text import agreeing, clean
 
 MARKS = {"culprit": ("✗", "bold red"), "suspect": ("?", "yellow"), "victim": ("○", "dim"), "bystander": ("·", "dim")}
 MOST_PROCESSES = 16  # on a screen
@@ -74,7 +74,7 @@ def _culprits(page: Page, triage: Triage) -> None:
     rows = arrange.culprits(triage)
     if not rows:
         return
-    page.heading("Culprit" if len(rows) == 1 else "Culprits")
+    page.heading(agreeing(len(rows), "Culprit", "Culprits"))
     bar = Text.assemble(("┃", "bold red"), " ")
     for row in rows:
         head = Text.assemble((row.who, "bold red"), (f" ({row.role})" if row.role else ""), ("   ", ""), row.process)

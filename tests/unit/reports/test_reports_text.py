@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reports.limits import limit_of
 from reports.model import SUSPICIONS, Cause, Check, Parity, Proof, RunSummary
 from reports.sections import parity as arrange
-from reports.text import clean, flatten, part_of, reads_same, show, show_apart
+from reports.text import agreeing, clean, flatten, part_of, reads_same, show, show_apart
 
 
 @given(st.text())
@@ -34,6 +34,11 @@ def test_counts_have_separators_whether_they_are_integers_or_not() -> None:
     assert part_of(7971, 8801, "token") == "7,971 of 8,801 tokens" and part_of(1, 1, "sample") == "1 of 1 sample"
     cause = of("RNG", "candidate", "", proofs=[Proof("sync again", 8801, 830)])
     assert "7,971 of 8,801" in arrange.proofs(cause)[0]
+
+
+@pytest.mark.parametrize(("number", "verb"), [(0, "wait"), (1, "waits"), (2, "wait"), (1_000, "wait")])
+def test_a_verb_agrees_with_a_number(number: int, verb: str) -> None:
+    assert agreeing(number, "waits", "wait") == verb
 
 
 @pytest.mark.parametrize(

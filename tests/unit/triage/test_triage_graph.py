@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from triage_evidence import HOST, compared, evidence, group, process, rank
 
-from harness.triage.evidence import OpenSpan, RayActor, RayTask
+from harness.triage.evidence import NO_LOOK, OpenSpan, Process, RayActor, RayTask
 from harness.triage.graph import build
 from harness.triage.graph.shape import components
 
@@ -85,6 +85,28 @@ def test_a_stack_speaks_for_a_rank_without_a_dump():
     nobody = build(evidence(rank(0, WAIT, world=2)), at)
     assert edges(outside) == {("100", "101")} and edges(inside) == set()
     assert nobody.sinks == ("rank 1",) and not nobody.subjects["rank 1"].observed
+
+
+def test_a_member_that_nobody_saw_shows_nothing():
+    graph = build(evidence(rank(0, WAIT, world=2)), compared(group("0", {0: (9, "all_reduce")}, missing=[1])))
+    waiter, absent = graph.subjects[f"{HOST}:100"], graph.subjects["rank 1"]
+    assert waiter.has_process and not absent.has_process
+    assert (absent.label, absent.role, absent.ended, absent.finished, absent.stuck) == (
+        "rank 1",
+        "",
+        False,
+        False,
+        False,
+    )
+    assert (absent.process.threads, absent.process.open_spans, absent.process.key) == ((), (), ":0")
+
+
+def test_what_a_process_shows_is_of_its_last_look():
+    moved = rank(0, "main step:1", "main step:2", spans=[OpenSpan("train", 1.0)])
+    assert moved.threads == moved.last_look.threads == moved.samples[-1].threads != moved.samples[0].threads
+    assert [span.name for span in moved.open_spans] == ["train"]
+    unlooked = Process(HOST, 7)
+    assert unlooked.last_look is NO_LOOK and (unlooked.threads, unlooked.open_spans) == ((), ())
 
 
 def test_two_worlds_with_the_same_ranks_are_kept_apart():

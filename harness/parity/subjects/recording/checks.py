@@ -19,7 +19,7 @@ from harness.parity.facts.explanation import Explained
 from harness.parity.subjects.prefix_cache.causes import only_cached
 from harness.parity.subjects.recording.observed_confounders import differences, learner_devices, learner_packages, show
 from reports.model import SUSPICIONS, CheckState, Finding
-from reports.text import counted, figure, part_of
+from reports.text import agreeing, counted, figure, part_of
 from scenarios.engines import registry
 
 _LEARNERS = {"trainer", "actor", "critic", "reference", "reward"}
@@ -232,7 +232,7 @@ def _of_variables(e: Evidence, variables: Differences) -> Finding | None:
     unlisted_count = len(names) - min(len(telling), _NAMED)
     listed = ", ".join(telling[:_NAMED]) or "only such as one engine alone reads"
     listed += f" and {unlisted_count} more" if telling and unlisted_count else ""
-    text = f"{len(names)} {'variable differs' if len(names) == 1 else 'variables differ'}: {listed}"
+    text = f"{len(names)} {agreeing(len(names), 'variable differs', 'variables differ')}: {listed}"
     details = {key: f"{show(a)} against {show(b)}" for key, (a, b) in variables.items()}
     return Finding("environment variables", text, effect(e), where="both", details=details)
 

@@ -16,7 +16,7 @@ from harness.parity.subjects.recording.checks import effect
 from harness.parity.subjects.sampling.causes import CONFIG
 from harness.parity.subjects.stop_conditions.causes import CAPACITY, LENGTH
 from reports.model import Cause, CauseKey, Finding, Subject
-from reports.text import counted
+from reports.text import agreeing, counted
 
 NOT_PASSED_ON = "not passed on"  # key of a finding's details
 # Parameters that show under another name where they cut samples short.
@@ -36,7 +36,7 @@ def of_engines(by_engine: dict[int, list[Finding]]) -> Iterator[Finding]:
     for key, of in engines.items():
         merged = finding_by_key[key]
         if len(of) < len(by_engine):
-            which = f"engine{'s' if len(of) > 1 else ''} {', '.join(map(str, of))} of {len(by_engine)}: "
+            which = f"{agreeing(len(of), 'engine', 'engines')} {', '.join(map(str, of))} of {len(by_engine)}: "
             merged = dataclasses.replace(
                 merged, summary=which + merged.summary, details={**merged.details, "engines": of}
             )

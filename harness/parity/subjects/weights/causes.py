@@ -18,7 +18,7 @@ from harness.parity.facts.explanation import Explained, Explanation, from_step, 
 from harness.parity.subjects.log_probabilities.observed_systematic import ROUGHER
 from harness.parity.subjects.weights.observed_sync_record import SyncRecord
 from reports.model import Cause, CauseKey, Proof
-from reports.text import counted, figure, first_of, listed
+from reports.text import agreeing, counted, figure, first_of, listed
 
 ALL = "all tensors"
 WrongLoads = Mapping[str, Mapping[int, tuple[str, ...]]]  # tensor -> weight version -> workers
@@ -85,9 +85,9 @@ def _stale(
         kept = "the engine loaded the learner's own values of an earlier weight version"
     else:
         summary = f"the sync of weight version {versions[0]} left {key.parts[0]} out"
-        kept = f"the engine kept {'its old value' if len(tensors) == 1 else 'their old values'}"
+        kept = f"the engine kept {agreeing(len(tensors), 'its old value', 'their old values')}"
     if steps:
-        kept += f", and drew with {'it' if len(tensors) == 1 else 'them'} {when(e, steps)}"
+        kept += f", and drew with {agreeing(len(tensors), 'it', 'them')} {when(e, steps)}"
     cause = Cause.of(
         key=key,
         party=side.name,
@@ -227,7 +227,8 @@ def _older(side: Side, record: SyncRecord, allowed: float) -> tuple[CauseKey, st
 
 def _without(e: Evidence, side: Side, steps: set[int], versions: tuple[int, ...]) -> list[Proof]:
     """Return the proof of leaving out the steps that were drawn with these weight versions."""
-    what = f"leave out the steps drawn with weight version{'s' if len(versions) > 1 else ''} {first_of(versions, 3)}"
+    noun = agreeing(len(versions), "version", "versions")
+    what = f"leave out the steps drawn with weight {noun} {first_of(versions, 3)}"
     return without_steps(e, side.name, steps, what)
 
 
