@@ -14,7 +14,6 @@ from harness.triage import source
 from harness.triage.evidence import Frame, Process
 from harness.triage.graph import Subject
 from harness.triage.graph.polling import from_workers
-from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
 from harness.triage.rules.alive import WITHIN, actor, in_condition, waits_for_itself
 from harness.triage.rules.ruling import Case, Live, Ruling
@@ -35,7 +34,7 @@ def locked(case: Case) -> Ruling | None:
     why = {subject.key: _why(case, subject) for subject in stuck}
     first = stuck[0]
     forked, itself = _copied(first), _kept_itself(first)
-    fork = first.process.forked_at if first.process else ""
+    fork = first.process.forked_at
     reason = _reason(first)
     several = len(stuck) > 1
     return Ruling(
@@ -77,14 +76,14 @@ def matters(case: Case, subject: Subject, keys: set[str], *, keeps_alive: bool) 
     parent = parent_of(case, subject)
     if parent is None:
         return len(beside) == 1 and not keeps_alive
-    children = {each.key for each in beside if each.process and parent_of(case, each) is parent}
+    children = {each.key for each in beside if parent_of(case, each) is parent}
     return not waiters and children <= keys and awaits_children(case, parent, end_only=keeps_alive)
 
 
 def awaits_children(case: Case, parent: Subject, *, end_only: bool) -> bool:
     """Whether a process waits without a limit for the end of a child, by the kernel, or, with nobody beside to end its
     wait, for what its children make: their end, and unless `end_only` an item or a result."""
-    if parent.process is None or parent.launcher or parent.progress:
+    if not parent.has_process or parent.launcher or parent.progress:
         return False
     if {look.wchan for look in parent.process.samples} == {"do_wait"}:
         return True
@@ -101,20 +100,19 @@ def awaits_children(case: Case, parent: Subject, *, end_only: bool) -> bool:
 
 
 def parent_of(case: Case, subject: Subject) -> Subject | None:
-    process = subject.process
-    return case.graph.subjects.get(f"{process.host}:{process.ppid}") if process is not None else None
+    return case.graph.subjects.get(f"{subject.process.host}:{subject.process.ppid}")
 
 
 def _place(subject: Subject) -> str:
     """Where it waits: in the user's code, or in whatever calls the lock, as the text of `python -c` does."""
-    frames = main_frames(subject.process.threads)
+    frames = subject.process.main_frames
     return subject.frame or (describe(frames[0]) if frames else "a lock")
 
 
 def _kept_itself(subject: Subject) -> str:
     """The lock that its main thread waits for inside a `with` of it, where its name means one object; empty without
     one."""
-    own = [frame for frame in main_frames(subject.process.threads) if users(frame)]
+    own = [frame for frame in subject.process.main_frames if users(frame)]
     taken = source.sole_locks_taken(own[0]) if own else set()
     kept = {lock for frame in own[1:] if frame.file == own[0].file for lock in source.sole_locks_kept(frame)}
     return next(iter(taken & kept), "")
@@ -135,18 +133,17 @@ def _for_items(subject: Subject) -> bool:
     return subject.doing.within("queue") and subject.before.within("queue")
 
 
-def _for_result(process: Process | None) -> bool:
+def _for_result(process: Process) -> bool:
     """Whether it waits for the result of a future of threads."""
-    frames = main_frames(process.samples[-1].threads) if process is not None else ()
-    return any(_FUTURE.search(frame.file) for frame in frames[1:2])
+    return any(_FUTURE.search(frame.file) for frame in process.main_frames[1:2])
 
 
-def _notified(process: Process | None) -> bool:
-    return process is not None and in_condition(main_frames(process.threads))
+def _notified(process: Process) -> bool:
+    return in_condition(process.main_frames)
 
 
 def _locked(subject: Subject) -> bool:
-    looks = subject.process.samples if subject.process else ()
+    looks = subject.process.samples
     still = len(looks) > 1 and looks[0].main_switches == looks[-1].main_switches
     return (still and all(look.locked_alone for look in looks)) or waits_for_itself(subject)
 
@@ -154,21 +151,19 @@ def _locked(subject: Subject) -> bool:
 def _copied(subject: Subject) -> bool:
     """Whether it was forked with the lock. What a thread waits in to be notified is made when it begins to wait."""
     process = subject.process
-    if process is None or not process.forked or _notified(process) or _kept_itself(subject):
+    if not process.forked or _notified(process) or _kept_itself(subject):
         return False
-    waiting = next((frame for frame in main_frames(process.samples[-1].threads) if users(frame)), None)
+    waiting = next((frame for frame in process.main_frames if users(frame)), None)
     return waiting is None or not source.makes_lock(waiting)
 
 
 def _has_limit(waiter: Subject) -> bool:
-    return waiter.process is not None and any(look.timed for look in waiter.process.samples)
+    return any(look.timed for look in waiter.process.samples)
 
 
 def _why(case: Case, subject: Subject) -> str:
-    process = subject.process
-    assert process is not None
-    parent = parent_of(case, subject)
-    frames = main_frames(process.samples[-1].threads)
+    process, parent = subject.process, parent_of(case, subject)
+    frames = process.main_frames
     waiting = next((frame for frame in frames if users(frame)), None)
     lock = source.lock_of(waiting) if waiting is not None else ""
     what = f"the lock {lock}" if lock else "a lock"
@@ -189,10 +184,9 @@ def _why(case: Case, subject: Subject) -> str:
 
 def _keepers(subject: Subject, waiting: Frame, lock: str, whose: str) -> list[str]:
     """Where a thread stands inside a `with` of the lock of that text, in the same file."""
-    threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
     places = [
         f"{whose} {name(thread)} stands inside `with {lock}` at {describe(frame)}"
-        for thread, frame in keepers(threads, waiting, lock)
+        for thread, frame in keepers(subject.process.threads, waiting, lock)
     ]
     return places[:1]
 

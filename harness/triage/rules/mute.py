@@ -12,6 +12,7 @@ from harness.triage.evidence import Process
 from harness.triage.graph import Subject
 from harness.triage.rules.alive import actor
 from harness.triage.rules.ruling import Case, Live, Ruling
+from reports.text import counted
 
 MOST_CLIENTS = 4  # of one process that the verdict names
 
@@ -20,8 +21,8 @@ def unread(case: Case) -> Ruling | None:
     """INSUFFICIENT: a server that does not move has connections whose data it does not read, or accepts none."""
     mute = [subject for subject in case.live() if _queue(case, subject)]
     # Children of a server have its sockets open as well.
-    pids = {(its.host, its.pid) for subject in mute if (its := subject.process) is not None}
-    mute = [each for each in mute if each.process and (each.process.host, each.process.ppid) not in pids]
+    pids = {(its.host, its.pid) for its in (subject.process for subject in mute)}
+    mute = [each for each in mute if (each.process.host, each.process.ppid) not in pids]
     if not mute:
         return None
     first = mute[0]
@@ -50,17 +51,17 @@ def unread(case: Case) -> Ruling | None:
 def _queue(case: Case, subject: Subject) -> str:
     """What a server leaves at every look, as the verb of a sentence; empty if it leaves nothing, or moves."""
     process = subject.process
-    if process is None or subject.rank is not None or subject.progress or len(process.samples) < 2:
+    if subject.rank is not None or subject.progress or len(process.samples) < 2:
         return ""
     if subject.doing.within("debugger"):
         return ""
     if clients := _still_unread(process):
-        return f"does not read what {len(clients)} client{'s' if len(clients) > 1 else ''} sent"
-    moving = [each.process for each in case.live() if each.progress and each.process]
+        return f"does not read what {counted(len(clients), 'client')} sent"
+    moving = [each.process for each in case.live() if each.progress]
     shared = any(set(its.listening) & set(process.listening) for its in moving)
     least = min(look.unaccepted for look in process.samples)
     if least and not shared:
-        return f"does not accept {least} connection{'s' if least > 1 else ''}"
+        return f"does not accept {counted(least, 'connection')}"
     return ""
 
 
@@ -76,12 +77,11 @@ def _still_unread(process: Process) -> dict[str, float]:
     }
 
 
-def _clients(process: Process | None) -> str:
-    assert process is not None
+def _clients(process: Process) -> str:
     clients = _still_unread(process)
     words = [f"{size:.0f} bytes of {client}" for client, size in list(clients.items())[:MOST_CLIENTS]]
     more = f" and of {len(clients) - MOST_CLIENTS} more" if len(clients) > MOST_CLIENTS else ""
-    waiting = process.samples[-1].unaccepted
-    unaccepted = [f"{waiting} connection{'s' if waiting > 1 else ''} not accepted"] if waiting else []
+    waiting = process.last_look.unaccepted
+    unaccepted = [f"{counted(waiting, 'connection')} not accepted"] if waiting else []
     lie = f"{', '.join(words)}{more} lie unread" if words else ""
     return ", ".join(filter(None, (lie, *unaccepted)))

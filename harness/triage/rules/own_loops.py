@@ -61,8 +61,8 @@ def _ruling(case: Case, loop: Loop) -> Ruling | None:
 def _stands(subject: Subject, loop: Loop) -> tuple[Thread, Frame] | None:
     """The thread that waits so at every look without any work, and its line; None without one."""
     process = subject.process
-    looks = process.samples if process is not None else ()
-    if process is None or len(looks) < 2 or subject.progress:
+    looks = process.samples
+    if len(looks) < 2 or subject.progress:
         return None
     for thread in looks[-1].threads:
         frame = _waits_in_loop(thread)
@@ -94,7 +94,6 @@ def _runs(thread: Thread) -> bool:
 def _matters(case: Case, subject: Subject, thread: Thread) -> bool:
     """Whether the main thread stands there, or waits without a limit for another thread; or somebody waits for the
     process."""
-    if thread.main or thread.name == "MainThread" or subject.key in case.awaited():
+    if thread.leads or subject.key in case.awaited():
         return True
-    looks = subject.process.samples if subject.process is not None else ()
-    return subject.doing.kind in ("lock", "join") and not any(look.timed for look in looks)
+    return subject.doing.kind in ("lock", "join") and not any(look.timed for look in subject.process.samples)

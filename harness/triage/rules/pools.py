@@ -66,7 +66,7 @@ def _awaits_nothing(case: Case, subject: Subject) -> bool:
     )
     if not waits:  # the search for workers costs most, in a job of a thousand processes
         return False
-    workers = [peer for peer in case.live() if peer.process and _is_worker_of(process, peer.process)]
+    workers = [peer for peer in case.live() if _is_worker_of(process, peer.process)]
     return bool(workers) and not any(peer.progress or not _idle(peer.process) for peer in workers)
 
 
@@ -74,9 +74,9 @@ def _is_worker_of(parent: Process, process: Process) -> bool:
     return (process.host, process.ppid) == (parent.host, parent.pid) and bool(process.samples)
 
 
-def _idle(worker: Process | None) -> bool:
+def _idle(worker: Process) -> bool:
     """Whether a thread of a process is that of a pool's worker, and waits for a task at every look."""
-    return worker is not None and all(any(map(_takes, look.threads)) for look in worker.samples)
+    return all(any(map(_takes, look.threads)) for look in worker.samples)
 
 
 def _takes(thread: Thread) -> bool:

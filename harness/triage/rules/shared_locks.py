@@ -11,7 +11,6 @@ import signal
 
 from harness.triage.evidence import SharedLock
 from harness.triage.graph import Subject
-from harness.triage.graph.sockets import main_frames
 from harness.triage.places import plain
 from harness.triage.rules.alone import awaits_children, matters, parent_of
 from harness.triage.rules.ruling import Case, Ruling
@@ -50,7 +49,7 @@ def orphaned(case: Case) -> Ruling | None:
 def _lock(subject: Subject) -> SharedLock | None:
     """The lock for which it waits without a limit, and does nothing else."""
     process = subject.process
-    if process is None or subject.progress or any(look.timed for look in process.samples):
+    if subject.progress or any(look.timed for look in process.samples):
         return None
     return process.shared_lock
 
@@ -58,7 +57,6 @@ def _lock(subject: Subject) -> SharedLock | None:
 def _stands(case: Case, waiters: dict[str, SharedLock], key: str, pid: int) -> bool:
     """Whether a process that could release the lock of `key` never goes on unless somebody releases it."""
     process, lock = case.subject(key).process, waiters[key]
-    assert process is not None
     sharer = case.graph.subjects.get(f"{process.host}:{pid}")
     if sharer is None:
         return False  # nobody looked at it
@@ -76,18 +74,17 @@ def _waits(case: Case, waiters: dict[str, SharedLock], lock: SharedLock, sharer:
 
 def _keeps_alive(subject: Subject) -> bool:
     """Whether it waits to be notified, as by an event of multiprocessing: it may be meant to wait until a signal."""
-    frames = main_frames(subject.process.samples[-1].threads) if subject.process else ()
-    inner = [frame for frame in frames if frame.file.endswith("/multiprocessing/synchronize.py")]
+    inner = [frame for frame in subject.process.main_frames if frame.file.endswith("/multiprocessing/synchronize.py")]
     return any(plain(frame.function) in _CONDITIONS for frame in inner)
 
 
 def _killed(case: Case, stuck: list[Subject]) -> list[Subject]:
     """Processes of the same parents that were killed: one of them may have kept the lock."""
-    parents = {(subject.process.host, subject.process.ppid) for subject in stuck if subject.process}
-    ended = (each for each in case.graph.subjects.values() if each.ended and each.process is not None)
+    parents = {(subject.process.host, subject.process.ppid) for subject in stuck}
+    ended = (each for each in case.graph.subjects.values() if each.ended)
     return [
         each for each in ended
-        if each.process and (each.process.host, each.process.ppid) in parents
+        if (each.process.host, each.process.ppid) in parents
         and each.process.exit_code == -signal.SIGKILL
     ]  # fmt: skip
 
