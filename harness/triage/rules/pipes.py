@@ -69,13 +69,14 @@ def _each_other(parent: Subject, child: Subject) -> Ruling:
 
 def _started(case: Case, parent: Subject, child: Subject) -> bool:
     """Whether a process started another one, itself or by a shell."""
-    process: Process | None = child.process
-    while process is not None:
+    process = child.process
+    while True:
         if process.ppid == parent.process.pid:
             return True
         above = case.graph.subjects.get(f"{process.host}:{process.ppid}")
-        process = above.process if above is not None and above.role == "shell" else None
-    return False
+        if above is None or above.role != "shell":
+            return False
+        process = above.process
 
 
 def unread(case: Case, writers: Sequence[Subject]) -> Ruling:

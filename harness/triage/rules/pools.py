@@ -26,13 +26,13 @@ def lost(case: Case) -> Ruling | None:
     waiters = [subject for subject in case.live() if not subject.progress and _awaits_nothing(case, subject)]
     if not waiters:
         return None
-    pids = {waiter.process.pid for waiter in waiters if waiter.process}
+    pids = {waiter.process.pid for waiter in waiters}
     dead = {
         subject.key: subject.state()
         for subject in case.graph.subjects.values()
-        if subject.ended and subject.process and subject.process.ppid in pids and subject.process.exit_code
+        if subject.ended and subject.process.ppid in pids and subject.process.exit_code
     }
-    codes = {subject.process.exit_code for subject in map(case.subject, dead) if subject.process}
+    codes = {subject.process.exit_code for subject in map(case.subject, dead)}
     return Ruling(
         "HUNG",
         f"{case.names(waiter.key for waiter in waiters)} waits for a result of its pool, whose workers are idle",
@@ -52,9 +52,9 @@ def lost(case: Case) -> Ruling | None:
 
 def _awaits_nothing(case: Case, subject: Subject) -> bool:
     process = subject.process
-    if process is None or len(process.samples) < 2 or any(look.timed for look in process.samples):
+    if len(process.samples) < 2 or any(look.timed for look in process.samples):
         return False
-    threads = process.samples[-1].threads
+    threads = process.threads
     handlers = {plain(frame.function): thread for thread in threads for frame in thread.frames if _of_pool(frame)}
     tasks, results = handlers.get("_handle_tasks"), handlers.get("_handle_results")
     waits = (
