@@ -171,7 +171,7 @@ def _wrong_returns(e: Evidence, reading: Reading | None, sides: list[Side]) -> E
         TRAINER.key(reading or ANY_RETURNS),
         "trainer",
         f"{whose} returns {_LACK[reading]} {when(e, affected[:, 0])}",
-        "; ".join(filter(None, [counted(count, "sample"), where, e.begin(*kinds).context])),
+        "; ".join(filter(None, [counted(count, "sample"), where, e.first_place(*kinds).context])),
         {"sides": [side.name for side in sides], "samples": count, "steps": np.unique(affected[:, 0]).tolist()},
         proofs,
     )
