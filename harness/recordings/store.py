@@ -163,6 +163,10 @@ class Recording(Run):
             self._decoded[kind, ending] = [event for event in events if str(event.get(key)).endswith(ending)]
         return self._decoded[kind, ending]
 
+    def shapes_of(self, phase: str) -> list[dict[str, Any]]:
+        """The `shapes` events of one phase."""
+        return [event for event in self.labelled("shapes", phase) if event.get("phase") == phase]
+
     def _decode(self, places: Iterable[Any]) -> list[dict[str, Any]]:
         """The events that begin at these positions of each journal."""
         events: list[dict[str, Any]] = []

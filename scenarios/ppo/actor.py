@@ -31,7 +31,8 @@ from scenarios.ppo.batches import Sample
 from scenarios.ppo.in_parts import in_parts
 from scenarios.ppo.margins import Margins, end_ids
 from scenarios.ppo.optimizer import Optimizer
-from scenarios.ppo.role import MiniBatch, Rows, TrainedRole, flat, response_logits, to_rows, token_logprobs
+from scenarios.ppo.role import MiniBatch, Rows, flat, response_logits, to_rows, token_logprobs
+from scenarios.ppo.trained_role import TrainedRole
 from scenarios.settings import Sampling
 
 

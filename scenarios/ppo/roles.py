@@ -18,7 +18,8 @@ from scenarios.ppo import batches, losses
 from scenarios.ppo.actor import ActorRole
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.optimizer import Optimizer
-from scenarios.ppo.role import MiniBatch, Role, Rows, TrainedRole, flat, response_logits, to_rows, token_logprobs
+from scenarios.ppo.role import MiniBatch, Role, Rows, flat, response_logits, to_rows, token_logprobs
+from scenarios.ppo.trained_role import TrainedRole
 
 __all__ = ["ActorRole", "CriticRole", "ReferenceRole", "RewardRole"]
 

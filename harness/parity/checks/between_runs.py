@@ -167,7 +167,7 @@ def trained_tokens(e: Evidence) -> Outcome:
     """The tokens that a learner trained on, against those that its engine drew."""
     kinds = e.diverged(Kind.TRAINED)
     if kinds:
-        text = f"what was trained on is not what was rolled out: {e.begin(*kinds).context}"
+        text = f"what was trained on is not what was rolled out: {e.first_place(*kinds).context}"
         return outcome("trained-tokens", "confirmed", text, kinds=kinds)
     for side in e.sides:
         if gap := side.uncompared:

@@ -346,7 +346,7 @@ def native(e: Evidence) -> Outcome:
     state: CheckState = "ruled out"
     text, missing = result.skipped or "; ".join(result.sentences()), list(result.not_compared)
     if kinds:
-        place = e.begin(*kinds)
+        place = e.first_place(*kinds)
         state, text = "confirmed", f"{place.field}: {place.context}; {text}"
     elif result.skipped:
         state, text = "not tested", f"{result.skipped}: the engines' own samplers"

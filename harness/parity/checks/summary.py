@@ -148,8 +148,8 @@ def _batch_tokens(run: Recording) -> tuple[dict[int, float], dict[int, float]]:
     """Return step -> tokens of its experience on all ranks, with and without padding."""
     padded: dict[int, float] = {}
     real: dict[int, float] = {}
-    for event in run.labelled("shapes", "experience"):
-        if event.get("phase") == "experience" and isinstance(event.get("step"), int):
+    for event in run.shapes_of("experience"):
+        if isinstance(event.get("step"), int):
             step = event["step"]
             padded[step] = padded.get(step, 0.0) + number(event.get("padded_tokens"), 0.0)
             real[step] = real.get(step, 0.0) + number(event.get("real_tokens"), 0.0)

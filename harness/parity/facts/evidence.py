@@ -166,11 +166,11 @@ class Evidence(Comparison[Side]):
         keys = (kind.of(side.name) for side in self.sides for kind in kinds)
         return tuple(key for key in keys if key in self.first)
 
-    def begin(self, *keys: DivergenceKey) -> Place:
+    def first_place(self, *keys: DivergenceKey) -> Place:
         """Return where the first of these divergences begins. Takes at least one, of those that there are."""
         return min((self.first[key] for key in keys), key=lambda divergence: divergence.order).place
 
     def earliest(self, *keys: DivergenceKey) -> Place | None:
         """Return where the first divergence among these kinds begins; None where there is none of them."""
         diverged = [key for key in keys if key in self.first]
-        return self.begin(*diverged) if diverged else None
+        return self.first_place(*diverged) if diverged else None

@@ -31,7 +31,7 @@ class TensorDigests:
     digests: Mapping[str, str]
 
     @property
-    def known(self) -> dict[str, str]:
+    def nonempty(self) -> dict[str, str]:
         """`digests` without the tensors of which none was made."""
         return {name: digest for name, digest in self.digests.items() if digest}
 

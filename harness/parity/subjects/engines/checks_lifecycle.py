@@ -25,7 +25,7 @@ def lifecycle(e: Evidence) -> Outcome:
         side.name: _in_words(side.lifecycle, on_cpu(side, e.mode)) for side in e.sides if side.lifecycle is not None
     }
     if kinds:
-        place = e.begin(*kinds)
+        place = e.first_place(*kinds)
         return outcome(NAME, "confirmed", f"{place.field}: {place.context}", kinds=kinds, sides=descriptions)
     silent = [side.name for side in e.sides if _unseen(side)]
     if silent:

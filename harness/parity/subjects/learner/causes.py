@@ -5,6 +5,7 @@ otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 
 import numpy as np
 
@@ -124,14 +125,12 @@ def _unlike_the_other(e: Evidence, side: Side, fault: RankFault) -> set[int]:
     side_updates, other_updates = (
         run.ranks.updates.get((fault.steps[0], fault.role), {}) for run in (side, other_side)
     )
-    if set(side_updates) != set(other_updates) or any(
-        other_fault.what is fault.what for other_fault in other_side.rank_faults
-    ):
+    other_is_sound = all(other_fault.what is not fault.what for other_fault in other_side.rank_faults)
+    if not other_is_sound or set(side_updates) != set(other_updates):
         return set()
-    if fault.what is What.DEALT:
-        unlike = {rank for rank in side_updates if side_updates[rank].samples != other_updates[rank].samples}
-    else:
-        unlike = {rank for rank in side_updates if side_updates[rank].digest != other_updates[rank].digest}
+    what = attrgetter("samples" if fault.what is What.DEALT else "digest")
+    unlike = {rank for rank, updates in side_updates.items() if what(updates) != what(other_updates[rank])}
+    # Where all ranks differ, none of them is at fault alone.
     return unlike if len(unlike) < len(side_updates) else set()
 
 
@@ -171,7 +170,7 @@ def _wrong_returns(e: Evidence, reading: Reading | None, sides: list[Side]) -> E
         TRAINER.key(reading or ANY_RETURNS),
         "trainer",
         f"{whose} returns {_LACK[reading]} {when(e, affected[:, 0])}",
-        "; ".join(filter(None, [counted(count, "sample"), where, e.begin(*kinds).context])),
+        "; ".join(filter(None, [counted(count, "sample"), where, e.first_place(*kinds).context])),
         {"sides": [side.name for side in sides], "samples": count, "steps": np.unique(affected[:, 0]).tolist()},
         proofs,
     )

@@ -102,8 +102,8 @@ def _described(value: Any) -> str:
 
 def _shapes(side: Side) -> Shapes:
     by_step: Shapes = {}
-    for event in side.recording.labelled("shapes", "experience"):
-        if event.get("phase") == "experience" and isinstance(event.get("step"), int):
+    for event in side.recording.shapes_of("experience"):
+        if isinstance(event.get("step"), int):
             entry = by_step.setdefault(event["step"], {"shape": [], "sizes": []})
             entry["shape"].append(shape_of(event))
             entry["sizes"].append(sizes_of(event))

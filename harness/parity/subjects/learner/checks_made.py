@@ -19,7 +19,7 @@ def returns(e: Evidence) -> Outcome:
     """Each learner's returns, made again of its own rewards, values and KL penalty."""
     kinds = e.diverged(Kind.RETURNS)
     if kinds:
-        return outcome(RETURNS, "confirmed", e.begin(*kinds).context, kinds=kinds)
+        return outcome(RETURNS, "confirmed", e.first_place(*kinds).context, kinds=kinds)
     silent = [side.name for side in e.sides if not side.returns.compared]
     if silent:
         text = f"the {silent[0]} does not record rewards, values, KL penalty and returns that its settings tie together"
@@ -38,7 +38,7 @@ def applied_losses(e: Evidence) -> Outcome:
     """The loss of each step's first update, made again of the learner's own advantages, values and returns."""
     kinds = e.diverged(Kind.APPLIED_LOSS)
     if kinds:
-        return outcome(LOSSES, "confirmed", e.begin(*kinds).context, kinds=kinds)
+        return outcome(LOSSES, "confirmed", e.first_place(*kinds).context, kinds=kinds)
     silent = [side.name for side in e.sides if not side.applied_losses.compared]
     if silent:
         text = f"no loss of a first update of the {silent[0]} was recorded that another divisor would change"

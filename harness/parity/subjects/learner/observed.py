@@ -247,10 +247,8 @@ def _times_ranks(e: EvidenceBuilder, step: int) -> OtherDivisor | None:
         norm_b, norm_c = (records[0].number(name) for records in by_side)
         for factor in sorted(factors):
             if norm_b > 0 and abs(norm_c / (norm_b * factor) - 1) <= SAME_NORM:
-                text = (
-                    f"on an equal batch and by equal weights {name} of step {step} is {figure(norm_b)} in the baseline "
-                )
-                text += f"and {figure(norm_c)} in the candidate, {figure(factor)} times: the number of ranks"
+                text = f"on an equal batch and by equal weights {name} of step {step} is {figure(norm_b)} in the "
+                text += f"baseline and {figure(norm_c)} in the candidate, {figure(factor)} times: the number of ranks"
                 return OtherDivisor("", text)
     return None
 

@@ -30,11 +30,7 @@ def role_faults(ranks: Ranks) -> tuple[RankFault, ...]:
 
 def _other_tokens(recording: Recording) -> Iterator[RankFault]:
     """Find roles that scored other numbers of tokens than a step's prompts and responses have, of as many samples."""
-    experiences = {
-        whole(event.get("step"), -1): event
-        for event in recording.labelled("shapes", "experience")
-        if event.get("phase") == "experience"
-    }
+    experiences = {whole(event.get("step"), -1): event for event in recording.shapes_of("experience")}
     scored = {role: _scored(recording, role) for role in SCORING}
     for step, event in sorted(experiences.items()):
         samples, tokens = (number(event.get(key)) for key in ("samples", "real_tokens"))
@@ -74,8 +70,6 @@ def _following_reference(ranks: Ranks) -> Iterator[RankFault]:
             continue
         tokens = scored.get(step, (0.0, 0.0))[1]
         if tokens >= FEWEST_TOKENS and all(share.digest for share in actor.values()):
-            text = (
-                f"in step {step} the reference has each log-probability of the actor, bit by bit, though the actor's "
-            )
-            text += "weights are no longer the initial ones"
+            text = f"in step {step} the reference has each log-probability of the actor, bit by bit, though the "
+            text += "actor's weights are no longer the initial ones"
             yield RankFault(What.FOLLOWED, "reference", (), (step,), text)

@@ -36,7 +36,7 @@ def ranks(e: Evidence) -> Outcome:
     """Samples, losses, gradients, weights and answers of each rank, by what the ranks recorded of themselves."""
     kinds = e.diverged(Kind.RANKS)
     if kinds:
-        return outcome(NAME, "confirmed", e.begin(*kinds).context, kinds=kinds)
+        return outcome(NAME, "confirmed", e.first_place(*kinds).context, kinds=kinds)
     lacking = [f"{side.name}: {what}" for side in _recorded(e) if (what := side.ranks.lacking(e.steps))]
     if lacking:
         return outcome(NAME, "not tested", f"{lacking[0]} were recorded")

@@ -295,7 +295,7 @@ class Weights:
 def _versions(recording: Recording) -> dict[int, dict[str, str]]:
     digests_by_version: dict[int, dict[str, str]] = {}
     for version, record in recording.records.digests_of(LEARNER):
-        digests_by_version.setdefault(version, {}).update(record.known)
+        digests_by_version.setdefault(version, {}).update(record.nonempty)
     return {version: digests for version, digests in digests_by_version.items() if digests}
 
 

@@ -74,7 +74,7 @@ class StepWitnesses:
         self._data = _by_step((batch.step, batch) for batch in records.prompts)
         self._learner = _by_step((update.step, update) for update in records.updates)
         self._step = _by_step((metrics.step, metrics) for metrics in records.steps)
-        shapes = [event for event in recording.labelled("shapes", "experience") if event.get("phase") == "experience"]
+        shapes = recording.shapes_of("experience")
         self._shape_events = _by_step((integer(event.get("step")), event) for event in shapes)
         sent = records.digests_of(LEARNER)
         self._versions_sent = [(record.step, version) for version, record in sent if record.step is not None]

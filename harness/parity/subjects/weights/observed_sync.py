@@ -361,7 +361,7 @@ def _digests(side: SideBuilder, source: str) -> dict[str, Digests]:
     """Return the digests by the process that reported them. Shards and engines may each report a tensor."""
     by_process: dict[str, Digests] = {}
     for version, record in side.recording.records.digests_of(source):
-        by_process.setdefault(record.file, {}).setdefault(version, {}).update(record.known)
+        by_process.setdefault(record.file, {}).setdefault(version, {}).update(record.nonempty)
     return by_process
 
 
