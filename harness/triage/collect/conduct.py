@@ -444,8 +444,7 @@ def _look(draft: Draft, terms: _Terms) -> None:
             python_stacks = _inside(draft, terms)
             draft.notes.append(python_stacks.note)
             silent = not python_stacks.threads
-        draft.forked_at = draft.forked_at or stacks.forked_at(python_stacks.threads)
-        draft.samples[number:] = [_sample(draft, at, look, stacks.since_fork(python_stacks.threads))]
+        draft.samples[number:] = [_sample(draft, at, look, _own_frames(draft, python_stacks.threads))]
         with contextlib.suppress(OSError):  # a full disk is reported at the end, and collecting goes on
             directory.write_process(draft.freeze(), terms.out)
     if (state := _looked(draft, store).state) in ENDED:  # it ended while its stacks were taken
@@ -465,6 +464,12 @@ def _look(draft: Draft, terms: _Terms) -> None:
         draft.native = deep.threads
         draft.notes.append(deep.note)
     draft.doing = ""
+
+
+def _own_frames(draft: Draft, threads: tuple[Thread, ...]) -> tuple[Thread, ...]:
+    """The threads of a process without frames of its parent, of which the line that forked it is kept."""
+    draft.forked_at = stacks.forked_at(threads) or draft.forked_at
+    return stacks.since_fork(threads)
 
 
 def _looked(draft: Draft, store: tuple[int, ...]) -> proc.Look:

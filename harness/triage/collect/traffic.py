@@ -200,7 +200,7 @@ def _counted(answer: bytes) -> Connection:
             heard_s = received_ms / 1000 if received else None
             # Without any answer, the time of the last one is that of the connection, and the kernel counts its SYN.
             owes = acked > 1 and (sent_ms < received_ms or not received)
-            return Connection(inode, ports, acked + received, quiet_s, peer, heard_s, owes, unread)
+            return Connection(inode, ports, acked + received, quiet_s, peer, heard_s=heard_s, owed=owes, unread=unread)
         at += (size + 3) & ~3
     return Connection(inode, ports, 0, float("inf"), peer, unread=unread)
 

@@ -437,10 +437,7 @@ class Errors:
         name = self._of_file if name is NOBODY else name
         name = scheduler(line, name) if fields.get("stall") else name
         self._later[name if fields.get("stall") else writer] = 0
-        self._steps.pop(writer, None)
-        self._last[writer] = len(self.entries)
-        goes_on = sign.while_waiting or _TRIES_AGAIN.search(line) is not None
-        (self._retries.add if goes_on else self._retries.discard)(writer)
+        self._await_work(writer, sign, line)
         place = self._places.pop(writer, "")
         detail = (fields.get("detail") or fields.get("text") or "").strip()
         frames = self._frames.pop(writer, [])
@@ -466,6 +463,14 @@ class Errors:
                 stalled_s=float(fields.get("stall") or 0),
             )
         )
+
+    def _await_work(self, writer: Name, sign: Sign, line: str) -> None:
+        """Begin to look for work of a writer after the error that is about to be added."""
+        self._steps.pop(writer, None)
+        self._last[writer] = len(self.entries)
+        self._retries.discard(writer)
+        if sign.while_waiting or _TRIES_AGAIN.search(line):
+            self._retries.add(writer)
 
     def _took_memory_of_ray(self, writer: Name, line: str) -> bool:
         """Take what Ray's memory monitor says after an error: whom it killed, and who held the most memory."""

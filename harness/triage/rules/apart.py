@@ -79,16 +79,18 @@ def apart(case: Case) -> Ruling | None:
         evidence=lines,
         place=where,
         next=(
-            ONE_GROUP_EACH
-            if threads
-            else f"use the two groups in one order on every rank: {where}"
-            if crossing
-            else f"let one rank of each pair send before it receives, or use dist.batch_isend_irecv: {where}"
-            if all(map(_receives, ranks))
-            else "compare on each rank what decides on these places: a group needs the same operations on all ranks",
+            ONE_GROUP_EACH if threads else _advice(ranks, where, crossed=bool(crossing)),
             *_NEXT,
         ),
     )  # fmt: skip
+
+
+def _advice(ranks: Sequence[Subject], where: str, *, crossed: bool) -> str:
+    if crossed:
+        return f"use the two groups in one order on every rank: {where}"
+    if all(map(_receives, ranks)):
+        return f"let one rank of each pair send before it receives, or use dist.batch_isend_irecv: {where}"
+    return "compare on each rank what decides on these places: a group needs the same operations on all ranks"
 
 
 def _crossing(places: Sequence[standing.Place]) -> tuple[str, ...]:
