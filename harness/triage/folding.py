@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from harness.triage.evidence import Evidence, Process, Thread
 from harness.triage.places import users
 from harness.triage.stacks import classify
+from reports.text import first_of
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,7 @@ def _without_stacks(evidence: Evidence) -> list[str]:
             keys_by_reason.setdefault(reason, []).append(process.key)
     lines = []
     for reason, keys in keys_by_reason.items():
-        more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
-        lines.append(f"no stack of {', '.join(keys[:MOST_NAMED])}{more}: {reason}")
+        lines.append(f"no stack of {first_of(keys, MOST_NAMED)}: {reason}")
     return lines
 
 

@@ -7,7 +7,7 @@ cannot tell started from enqueued, and a sender may be done before its receivers
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from harness.triage.evidence import Evidence, Process
@@ -222,7 +222,7 @@ def store(
     """
     waits: list[Wait] = []
     subjects = dict(subjects)
-    joining = {key: forming(member) for key, member in subjects.items() if forming(member) is not None}
+    joining = {key: what for key, member in subjects.items() if (what := forming(member)) is not None}
     ranked: dict[int, list[Subject]] = {}
     for subject in subjects.values():
         if subject.rank is not None and subject.has_process and not superseded(subject.process, evidence.processes):
@@ -230,29 +230,34 @@ def store(
     # All ranks of one world lack the same ranks: so they are looked for once, not by each of a thousand ranks.
     absent: dict[object, list[tuple[int, list[Subject]]]] = {}
     for key, what in joining.items():
-        assert what is not None
         subject = subjects[key]
         if what.name:
             continue  # nobody recorded its other members
-        expected = what.members or (tuple(range(what.world_size)) if what.world_size else ())
+        expected = what.members or tuple(range(what.world_size))
         group = (world(subject.process), expected)
         if group not in absent:
-            holders = ((rank, _holders(subject, ranked.get(rank, []), joining)) for rank in expected)
-            absent[group] = [
-                (rank, [holder for holder in of_rank if holder.key not in joining])
-                for rank, of_rank in holders
-                if not of_rank or any(holder.key not in joining for holder in of_rank)
-            ]
+            absent[group] = list(_not_come(subject, expected, ranked, joining))
         for rank, counterparts in absent[group]:
             if rank == subject.rank:
                 continue
             # A rank without any process becomes a node of its own, so that it can be named as never started.
             name = f"rank {rank}"
             for counterpart in counterparts or [subjects.setdefault(name, Subject(name, rank=rank, observed=False))]:
-                if counterpart.key not in joining and counterpart.key != key:
-                    because = f"{what.op}: {counterpart.label} has not come"
-                    waits.append(Wait(key, counterpart.key, "store", because, what.age_s, operation=what.op))
+                because = f"{what.op}: {counterpart.label} has not come"
+                waits.append(Wait(key, counterpart.key, "store", because, what.age_s, operation=what.op))
     return waits, subjects
+
+
+def _not_come(
+    subject: Subject, expected: Iterable[int], ranked: Mapping[int, list[Subject]], joining: Container[str]
+) -> Iterator[tuple[int, list[Subject]]]:
+    """Yield the expected ranks that do not make the group of the subject, each with its processes: none if nobody saw
+    the rank."""
+    for rank in expected:
+        holders = _holders(subject, ranked.get(rank, []), joining)
+        outside = [holder for holder in holders if holder.key not in joining]
+        if outside or not holders:
+            yield rank, outside
 
 
 def _holders(subject: Subject, holders: list[Subject], joining: Container[str]) -> list[Subject]:
@@ -284,38 +289,31 @@ class Forming:
 
 # What a peer does whose operation differs in a field of a `Mismatch`.
 _DIFFERS = {"op": "is in another operation", "sizes": "gives other sizes", "dtype": "gives another data type"}
+_MAKING = (*MAKERS, MEETING, HELPER)  # spans in which a process makes a group
 KEY = "store"  # the operation of a wait for a key that no function of a group surrounds
 
 
 def forming(subject: Subject) -> Forming | None:
     """The group that this process is making, by its open spans and its stack; None if it makes none."""
-    process = subject.process
     if subject.ended:
         return None
-    inside = [span for span in process.open_spans if span.name in (*MAKERS, MEETING, HELPER) and not _over(subject)]
-    if not inside and (subject.doing.kind != "store" or subject.doing.op == KEY):
+    spans = [] if _over(subject) else [span for span in subject.process.open_spans if span.name in _MAKING]
+    if not spans and (subject.doing.kind != "store" or subject.doing.op == KEY):
         return None  # a program that waits for a key of a store of its own makes no group
     fields: dict[str, object] = {}
     # Spans nest. A field of the outermost span wins over the same field of an inner one.
-    for span in inside:
+    for span in spans:
         fields = {**span.fields, **fields}
-    age_s = inside[0].age_s if inside else None
-    name, place, beside = (fields.get(key) for key in ("group_name", "group_rank", "group_size"))
-    if (
-        isinstance(name, str)
-        and name
-        and isinstance(place, int)
-        and isinstance(beside, int)
-        and not _registers(subject)
-    ):
-        return Forming(name, beside, (), age_s, name, place)
-    ranks, size = fields.get("ranks"), fields.get("world_size")
-    members = tuple(rank for rank in ranks if isinstance(rank, int)) if isinstance(ranks, list) else ()
-    op = inside[0].name if inside else subject.doing.op or "rendezvous"
-    world = size if isinstance(size, int) and size > 0 else process.world_size or 0
-    if members:
-        world = len(members)
-    return Forming(op, world, members, age_s)
+    age_s = spans[0].age_s if spans else None
+    name, place, size = (fields.get(key) for key in ("group_name", "group_rank", "group_size"))
+    if isinstance(name, str) and name and isinstance(place, int) and isinstance(size, int) and not _registers(subject):
+        return Forming(name, size, (), age_s, name, place)
+    op = spans[0].name if spans else subject.doing.op or "rendezvous"
+    ranks, world_size = fields.get("ranks"), fields.get("world_size")
+    if isinstance(ranks, list) and (members := tuple(rank for rank in ranks if isinstance(rank, int))):
+        return Forming(op, len(members), members, age_s)
+    world = world_size if isinstance(world_size, int) and world_size > 0 else subject.process.world_size or 0
+    return Forming(op, world, (), age_s)
 
 
 def _registers(subject: Subject) -> bool:

@@ -151,16 +151,23 @@ def _thread(case: Case, subject: Subject, process: Process) -> str:
     if not (_may_be_ended(case, subject) or _in_group(subject)):
         return ""
     threads = next((look.threads for look in reversed(process.samples) if look.threads), ())
-    serves, joined = subject.doing.within("http_server"), subject.doing.op in JOINS or _exits(subject)
     for thread in threads:
-        if thread.leads or _waits_like(case, subject, thread):
+        if thread.leads or _waits_like(case, subject, thread) or not _alive(process, thread):
             continue
-        own = [frame for frame in thread.frames if users(frame)]
-        comes = own and _in_group(subject) and not any(map(source.endless_loop, own))
-        if _alive(process, thread) and ((serves and own) or comes or hands_on(thread, joined=joined)):
+        if _may_end_wait(subject, thread):
             place = user_frame(thread.frames) or describe(thread.frames[0])
             return f"its thread {thread.name or thread.tid} stands at {place}"
     return ""
+
+
+def _may_end_wait(subject: Subject, thread: Thread) -> bool:
+    """Whether a thread answers a request of a server, may come to the collective of its process, or hands something
+    on."""
+    if own := [frame for frame in thread.frames if users(frame)]:
+        comes = _in_group(subject) and not any(map(source.endless_loop, own))
+        if comes or subject.doing.within("http_server"):
+            return True
+    return hands_on(thread, joined=subject.doing.op in JOINS or _exits(subject))
 
 
 def event_loop(case: Case, subject: Subject, process: Process) -> str:

@@ -124,17 +124,17 @@ def _memberships(case: Case, joining: list[Subject]) -> Ruling | None:
         member.key: what.members for member in joining if (what := forming(member)) and member.rank in what.members
     }
     ranks = {member.key: member.rank for member in joining}
-    apart = [
-        key
-        for key, members in lists.items()
-        if any(
-            ranks[key] in theirs and ranks[peer_key] in members and theirs != members
-            for peer_key, theirs in lists.items()
-        )
-    ]
+
+    def disagree(key: str, peer_key: str) -> bool:
+        """Whether each of two ranks is in the other's list, and the lists differ."""
+        members, theirs = lists[key], lists[peer_key]
+        return theirs != members and ranks[key] in theirs and ranks[peer_key] in members
+
+    apart = [key for key in lists if any(disagree(key, peer_key) for peer_key in lists)]
     if not apart:
         return None
-    lists = {key: members for key, members in lists.items() if members in {lists[apart_key] for apart_key in apart}}
+    lists_apart = {lists[key] for key in apart}
+    lists = {key: members for key, members in lists.items() if members in lists_apart}
     counts = Counter(lists.values()).most_common()
     usual = counts[0][0] if counts[0][1] > counts[1][1] else None
     why = {key: f"makes a group of ranks {listed(lists[key])}, {counts[0][1]} others one of {listed(usual)}"

@@ -15,7 +15,7 @@ from harness.triage.rules.pauses import slow_because
 from harness.triage.rules.pipes import runs_beside
 from harness.triage.rules.polls import tries_to_lock
 from harness.triage.rules.ruling import MOST_NAMED, Case, Live, Ruling, brief
-from reports.text import agreeing
+from reports.text import agreeing, and_more
 
 TRIES = 2  # somebody else may open a file once while it is looked at
 # CPU seconds of a process that never did much. Python starts in 0.02 s, and an import of numpy or requests takes 0.11 s
@@ -35,7 +35,7 @@ def ring(case: Case) -> Ruling | None:
     labels = {key: _label(case, lock) for key, lock in zip(keys, locks, strict=True)}
     paths = ", ".join(sorted(lock.path for lock in locks))
     files = [os.path.basename(lock.path) for lock in locks[:MOST_NAMED]]
-    more = f" and {len(locks) - MOST_NAMED} more" if len(locks) > MOST_NAMED else ""
+    more = and_more(len(locks) - MOST_NAMED)
     alone = len(locks) == 1
     who = case.names(keys) if all(key in case.graph.subjects for key in keys) else " and ".join(labels.values())
     waits = "waits for a file's lock that it holds itself" if alone else "wait for each other's locks of files"

@@ -14,6 +14,7 @@ from harness.triage.graph import Graph, Subject
 from harness.triage.graph.subjects import ended
 from reports.model import Lateness
 from reports.sections.triage import ranks
+from reports.text import and_more
 
 NO_MAJORITY = "neither side has a majority, so nobody is named"
 MOST_NAMED = 2  # of one kind in a headline
@@ -192,8 +193,7 @@ def _together(ends: list[Subject], *, several: bool) -> str:
     numbers = sorted(end.rank for end in ends if end.rank is not None)
     gaps = [at for at in range(1, len(numbers)) if numbers[at] != numbers[at - 1] + 1]
     displayed = numbers[: gaps[MAX_RUNS - 1]] if len(gaps) >= MAX_RUNS else numbers
-    more = f" and {len(numbers) - len(displayed)} more" if len(displayed) < len(numbers) else ""
-    return f"ranks {ranks(displayed)}{more}{role}{host}"
+    return f"ranks {ranks(displayed)}{and_more(len(numbers) - len(displayed))}{role}{host}"
 
 
 def brief(text: str, words: int = 7) -> str:

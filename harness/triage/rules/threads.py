@@ -19,7 +19,7 @@ from harness.triage.places import inner_frame, plain, runs_users, users
 from harness.triage.rules.lock_rings import IN_ONE_ORDER, proven
 from harness.triage.rules.ruling import MOST_NAMED, Case, Ruling
 from harness.triage.stacks import JOINS, Doing, classify, describe, user_frame
-from reports.text import agreeing
+from reports.text import agreeing, first_of
 
 MAX_LINES = 8  # of one verdict
 MAX_THREADS = 4  # of one process
@@ -232,5 +232,4 @@ def _lock(threads: Sequence[Thread], waiting: Frame) -> str:
 
 def _where(threads: Sequence[Thread]) -> str:
     places = [f"{name(thread)} at {user_frame(thread.frames) or 'an unknown place'}" for thread in threads]
-    more = len(places) - MAX_THREADS
-    return ", ".join(places[:MAX_THREADS]) + (f" and {more} more" if more > 0 else "")
+    return first_of(places, MAX_THREADS)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from harness.triage.watch.observe import Stat
+from reports.text import first_of
 
 GRACE_S = 3.0  # seconds between SIGTERM and SIGKILL: torchrun passes SIGTERM on and waits that long for its workers
 KILL_S = 10.0  # seconds after SIGKILL: a process that frees its memory longer or sleeps in the kernel is left behind
@@ -50,9 +51,8 @@ def end(
 
 def unended(living: list[Stat]) -> str:
     """One sentence about the processes that could not be ended."""
-    pids = ", ".join(f"{stat.pid} (state {stat.state})" for stat in living[:8])
-    more = f" and {len(living) - 8} more" if len(living) > 8 else ""
+    pids = first_of([f"{stat.pid} (state {stat.state})" for stat in living], 8)
     return (
-        f"{len(living)} of the job's processes live on after SIGKILL: {pids}{more}; one in state D waits for its disk, "
+        f"{len(living)} of the job's processes live on after SIGKILL: {pids}; one in state D waits for its disk, "
         "network file system or device"
     )
