@@ -79,8 +79,8 @@ def unknown(backend: str) -> BadInput:
     return BadInput(
         f"there is no backend {backend!r}: {', '.join(names)}; {registry.alternatives(registry.names(embedded=False))} "
         f"also with @ENVIRONMENT or @VERSION (environments: {environments}){closest(engine.lower(), names)}",
-        fix=f"{near}{at}{selector}" if near else "harness env list",
-        instead=backend if near else "",
+        fix=f"{near}{at}{selector}" if near else f"{names[0]}   # or {registry.alternatives(names[1:])}",
+        instead=backend,
     )
 
 
