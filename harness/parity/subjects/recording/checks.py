@@ -118,6 +118,11 @@ def cache_hit_rate(e: Evidence) -> Outcome:
         text = f"the {stale_side} differs from its learner on samples with cached tokens only; hit rates {rates_text}"
         return outcome(name, "confirmed", text, number=number, decides=False, findings=findings, **buckets)
     cached = {side: bucket for side, bucket in buckets.items() if "cached" in bucket}
+    if not cached and all(_caches_nothing(side) for side in e.sides):
+        text = (
+            "no engine of these runs has a prefix cache, and none counted a cached token: there is nothing to be stale"
+        )
+        return outcome(name, "ruled out", text, number=number, findings=findings)
     if not cached:
         text = f"no tokens after a cached prompt were compared; hit rates {rates_text}"
         return outcome(name, "not tested", text, number=number, findings=findings)
@@ -130,6 +135,17 @@ def cache_hit_rate(e: Evidence) -> Outcome:
     effects = "; ".join(_cached_effect(side, bucket) for side, bucket in cached.items())
     state, text = _cached_tokens(e, cached, f"{effects}; hit rates {rates_text}")
     return outcome(name, state, text, number=number, findings=findings, **buckets)
+
+
+def _caches_nothing(side: Side) -> bool:
+    """Whether each engine of a side reports that its prefix cache is off, and no sample had a cached token."""
+    recording = side.recording
+    infos = recording.records.engines
+    if not infos or any(info.resolved.prefix_caching is not False for info in infos) or hit_rate(side) > 0:
+        return False
+    tables = [recording.table("rollout", step) for step in recording.steps("rollout")]
+    counts = [None if rollout is None else rollout.flat("cached") for rollout in tables]
+    return bool(counts) and all(count is not None and not np.any(count) for count in counts)
 
 
 def _cached_tokens(e: Evidence, cached: dict[str, Any], text: str) -> tuple[CheckState, str]:
