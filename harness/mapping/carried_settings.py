@@ -44,10 +44,14 @@ class Edge:
 
 @dataclass(frozen=True)
 class Words:
-    """The words that an argument may be, by argument, where the source and the target engine list them."""
+    """The words that an argument may be, by argument, where the source and the target engine list them.
+
+    `canonical`: the source is a scenario, which has one name for each data type.
+    """
 
     source: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     target: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    canonical: bool = False
 
     def edges(self, argument: Native, image: Native | None, tried: tuple[Any, ...]) -> Iterator[Edge]:
         """Yield each word of the source that the target takes as well, without what is tried anyway and what leaves
@@ -57,7 +61,8 @@ class Words:
         taken = {image.read(word, {}) for word in self.target.get(image.name, ())}
         known = {argument.write(value) for value in tried}
         for word in self.source.get(argument.name, ()):
-            if word not in known and word != CHOSEN_BY_ENGINE and argument.read(word, {}) in taken:
+            another_name = self.canonical and image.read(word, {}) != word
+            if word not in known and word != CHOSEN_BY_ENGINE and argument.read(word, {}) in taken and not another_name:
                 yield Edge(word, f"{argument.name} takes this word")
 
 

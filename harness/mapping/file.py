@@ -123,7 +123,7 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
     target, source = registry.get(options.engine), registry.get(options.source)
     names = takes or Takes(Accepted(), Accepted())
     words = Words(names.source.choices, names.target.choices)
-    of_canonical = Words(names.target.choices, names.target.choices)  # words that both name alike
+    of_canonical = Words(names.target.choices, names.target.choices, canonical=True)
     plans = {
         "native": _without(settings(source, target, words), options),
         CANONICAL: settings(None, target, of_canonical),

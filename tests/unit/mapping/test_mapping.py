@@ -1065,3 +1065,13 @@ def test_a_word_of_the_source_alone_is_not_tried(tmp_path: Path) -> None:
     target = Accepted(choices={"kv_cache_dtype": ("auto", "fp8_e4m3")})
     judged = check(Asked(str(file), "sglang", "vllm"), Takes(source, target))
     assert not [item for item in judged.findings if item.kind != "dropped"]
+
+
+def test_a_scenario_asks_for_no_second_name_of_a_data_type(tmp_path: Path) -> None:
+    file = tmp_path / "users.py"
+    file.write_text(
+        "TYPES = {'float32': 'float32', 'bfloat16': 'bfloat16', 'float16': 'half'}\n"
+        "def sglang_engine(asked, ours):\n    return dict(ours, dtype=TYPES.get(asked['dtype'], 'bfloat16'))\n"
+    )
+    listed = Accepted(choices=DTYPES)
+    assert not check(Asked(str(file), "sglang", "vllm"), Takes(listed, listed)).findings
