@@ -51,14 +51,14 @@ def shortest(path: Sequence[str], arguments: Sequence[str]) -> str:
 
 
 def _of_a_run(words: str) -> str:
-    if run := _newest(RUNS.glob(f"**/{MANIFEST}")):
+    if run := _newest([*RUNS.glob(f"*/{MANIFEST}"), *RUNS.glob(f"*/*/{MANIFEST}")]):
         return f"{words} {shlex.quote(str(run.parent))}"
     run = free_path(RUNS / "mine")
     return f"harness run ppo-tiny --out {run} && {words} {run}"
 
 
 def _of_a_pair(words: str) -> str:
-    if run := _newest(RUNS.glob(f"**/{SIDES[1]}/{MANIFEST}")):
+    if run := _newest(RUNS.glob(f"*/{SIDES[1]}/{MANIFEST}")):
         return f"{words} {shlex.quote(str(run.parent.parent))}"
     pair = free_path(RUNS / "mine")
     return f"harness parity hf hf --out {pair} && {words} {pair}"

@@ -94,10 +94,10 @@ def installed_version(engine: str, program: str) -> str:
 
 def passed_on(framework: Framework, values: Mapping[str, Any], engine: str) -> dict[str, Any]:
     """The settings of a command that are an argument of the engine itself, by their whole names."""
+    if not framework.engine_kwargs:
+        return {}
     prefix = f"{framework.engine_kwargs}.{engine}."
-    is_passed_on = bool(framework.engine_kwargs)
-    return {name: value for name, value in values.items()
-            if is_passed_on and name.startswith(prefix) and value is not None}  # fmt: skip
+    return {name: value for name, value in values.items() if name.startswith(prefix) and value is not None}
 
 
 def unknown_arguments(
