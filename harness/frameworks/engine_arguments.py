@@ -51,7 +51,8 @@ class UnknownArgument:
 
     @property
     def listed(self) -> str:
-        return f"harness env arguments {self.environment.name}   # lists what it takes"
+        """The command that lists what the engine takes."""
+        return f"harness env arguments {self.environment.name}"
 
     @property
     def mended(self) -> str:
@@ -141,7 +142,9 @@ def judged(framework: Framework, values: Mapping[str, Any], engines: Sequence[st
                 "the engine refuses it, and the job ends before its first step"
                 if argument.is_of_job
                 else "if the job's engine is of that version, it refuses it, and the job ends before its first step",
-                f"{argument.mended}=…   # or: {argument.listed}" if argument.mended else argument.listed,
+                f"give {argument.near[0]} in its place   # {argument.listed} lists what it takes"
+                if argument.near
+                else f"{argument.listed}   # lists what it takes",
             )
         if not unknown:
             yield Fine(f"{engine} takes all {len(settings)} arguments that the command passes on to it")

@@ -170,7 +170,8 @@ def _refuse_unknown_arguments(
     unknown = unknown_arguments(job.framework, values, wanted.engine, named) or []
     for argument in (argument for argument in unknown if argument.is_of_job):
         mended = [word.replace(argument.setting, argument.mended) for word in command]
-        fix = f"-- {shlex.join(mended)}   # or: {argument.listed}" if argument.mended else argument.listed
+        remark = f"   # {argument.listed} lists what it takes"
+        fix = f"-- {shlex.join(mended)}{remark}" if argument.mended else f"{argument.listed}   # lists what it takes"
         raise BadInput(f"on {backend}: {argument.what}", fix=fix)
 
 
