@@ -26,7 +26,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from harness import completion, exit_cleanup, extras, misplaced_words, pydantic_errors
+from harness import completion, exit_cleanup, extras, misplaced_words, missing_words, pydantic_errors
 from harness.amended_command import amended, amended_by_all
 from harness.commands import (
     adapters,
@@ -55,6 +55,7 @@ from harness.commands import (
 )
 from harness.commands.doors import DOORS
 from harness.commands.showing import print_aside
+from harness.commands.typed_options import WORDS
 from harness.errors import ERROR_FILE, STARTER, BadInput, HarnessError, Interrupted, Terminated, mistakes_of, near_names
 from harness.other_paths import disk_of, nearest_folder
 from harness.similar_names import similar
@@ -283,6 +284,7 @@ def _parser_of_single_options(make_parser: Any, context: Any) -> Any:
 
     def parse_once(args: list[str]) -> Any:
         typed = [*args]
+        context.meta[WORDS] = typed
         if not context.resilient_parsing:
             _refuse_parted_settings(context, typed)
         values, rest, order = parse(args=args)
@@ -435,7 +437,10 @@ def _refused_words(error: Any, words: list[str]) -> _Message:
     near = list(dict.fromkeys([*of_letters, *_of_the_same_kind(error)]))[:2]
     if not near:
         message = error.message if getattr(error, "possibilities", None) else error.format_message()
-        return _Message(message, _with_default(error, words) or help_command, error.exit_code)
+        is_missing = type(error).__name__ == "MissingParameter"
+        groups = path.split()[1:]
+        whole = missing_words.shortest(groups, words[len(groups) :]) if is_missing else _with_default(error, words)
+        return _Message(message, whole or help_command, error.exit_code)
     message = f"{error.message.partition('. Did you mean')[0].rstrip('.')}; did you mean {' or '.join(near)}?"
     fix = _with_instead(words, error.option_name, near[0], needs_value=_takes_value(error, near[0]))
     nearest, *_ = near
@@ -464,7 +469,8 @@ def _misplaced(error: Any, path: str, words: Sequence[str]) -> _Message | None:
     if option and (argument := misplaced_words.argument_called(context.command, option)):
         message = f"{path} has no option {option}: its {argument} is an argument, which is typed without a name"
         return _Message(message, fix or f"{path} --help", error.exit_code)
-    moved = type(error).__name__ == "MissingParameter" or "extra argument" in error.format_message()
+    lacking = getattr(getattr(error, "param", None), "param_type_name", "") == "argument"
+    moved = (type(error).__name__ == "MissingParameter" and lacking) or "extra argument" in error.format_message()
     if option or not fix or not moved:
         return None
     return _Message(error.format_message(), fix, error.exit_code)

@@ -4,8 +4,10 @@ titles of its sections, from their registries."""
 from __future__ import annotations
 
 import contextlib
+import difflib
 import re
 import shlex
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from harness.doctor import checks as doctor
 from harness.doctor import environments, plugins
 from harness.doctor import examine as doctor_examine
-from harness.errors import BadInput, closest, did_you_mean, near_names
+from harness.errors import BadInput, closest, did_you_mean
 from harness.exit_codes import EXITS
 from harness.extras import need
 from harness.frameworks import against, examine
@@ -192,12 +194,64 @@ def find_words(words: Sequence[str]) -> list[Entry]:
     of several words was typed without quotes. Raises as `find` does."""
     all_entries = entries()
     matches: list[Entry] = []
-    rest = [*words]
-    while rest:
-        taken, of_words = _longest(rest, all_entries)
+    at = 0
+    while at < len(words):
+        try:
+            taken, of_words = _longest(words[at:], all_entries)
+        except BadInput as error:
+            raise _meant([*words], at, all_entries, error) from error
         matches += [entry for entry in of_words if entry not in matches]
-        del rest[:taken]
+        at += taken
     return matches
+
+
+def _meant(words: list[str], at: int, among: Sequence[Entry], error: BadInput) -> BadInput:
+    """The error about the words from this place on, as names that they are near to together; else that about the first
+    of them alone."""
+    spans = [(begin, end) for begin in range(at + 1) for end in range(at + 1, min(len(words), begin + LONGEST_NAME) + 1)
+             if end - begin > 1]  # fmt: skip
+    phrases = {(begin, end): " ".join(words[begin:end]) for begin, end in spans}
+    near = {span: names for span, phrase in phrases.items() if (names := near_entries(phrase, among, MOST_ALIKE))}
+    if not near:
+        return error
+    begin, end = max(near, key=lambda span: _likeness(phrases[span], near[span][0]))
+    names = near[begin, end]
+    fix = shlex.join(["harness", "explain", *words[:begin], names[0], *words[end:]])
+    return BadInput(f"{_NOTHING_CALLED} {phrases[begin, end]!r}{did_you_mean(names)}", fix=fix)
+
+
+def _likeness(query: str, name: str) -> float:
+    return difflib.SequenceMatcher(None, _letters(name), _letters(query)).ratio()
+
+
+# Shares of the letters of two names, by difflib: its own default, chosen for several words, and chosen for what is far
+# behind the nearest.
+ALIKE, MOST_ALIKE, MUCH_LESS_ALIKE = 0.6, 0.8, 0.15
+_NOTHING_CALLED = "there is no verdict, cause, check, hang or exit code"
+
+
+def near_entries(query: str, among: Sequence[Entry], alike: float = ALIKE) -> list[str]:
+    """The names that a text may mean, the nearest first: blanks, hyphens and capital letters do not count."""
+    names = {_letters(name): name for entry in among for name in (*entry.also, entry.name)}
+    names |= {_letters(whole): whole for entry in among if entry.kind == "hang"
+              for whole in (f"{entry.name} {name}" for name in entry.also)}  # fmt: skip
+    names |= {_letters(part): key for key, part in _details()}
+    near = [names[letters] for letters in difflib.get_close_matches(_letters(query), names, n=3, cutoff=alike)]
+    return [name for name in near if _likeness(query, name) >= _likeness(query, near[0]) - MUCH_LESS_ALIKE]
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]", "", name.casefold())
+
+
+def _details() -> Iterator[tuple[str, str]]:
+    """Yield (key of a cause with a detail, the detail) of those whose details are listed."""
+    if lacking() is not None:
+        return
+    from harness.parity.causes.registry import families
+
+    for family in families().values():
+        yield from ((f"{family.name}({part})", part) for part in family.details)
 
 
 def _longest(words: Sequence[str], among: Sequence[Entry]) -> tuple[int, list[Entry]]:
@@ -222,20 +276,37 @@ def find(query: str, among: Sequence[Entry] = ()) -> list[Entry]:
     for entry in all_entries:
         for name in (entry.name, *entry.also):
             names.setdefault(_plain(name), []).append(entry)
+    if (code := _SIGNALLED.fullmatch(query.strip())) and (ended := _by_signal(int(code[1]))):
+        return [ended]
     line = _REASON.split(query.strip(_MARKS), maxsplit=1)[0]
     matches = _named(_plain(line), names) or _named(_plain(_CLAUSE.split(line, maxsplit=1)[0]), names)
     if not matches:
-        entry_names = [entry.name for entry in all_entries]
-        near = near_names(query.upper(), entry_names) or near_names(query, entry_names)
-        if not near and (error := lacking()):
+        alike = near_entries(query, all_entries)
+        if not alike and (error := lacking()):
             raise error
-        what = f"there is no verdict, cause, check, hang or exit code {query!r}{did_you_mean(near)}"
-        if near:
-            raise BadInput(what, fix=shlex.quote(near[0]), instead=query)
+        what = f"{_NOTHING_CALLED} {query!r}{did_you_mean(alike)}"
+        if alike:
+            raise BadInput(what, fix=shlex.quote(alike[0]), instead=query)
         raise BadInput(what, fix="harness explain   # lists them")
     return _with_details(matches, query)
 
 
+_SIGNALLED = re.compile(r"(?:exit )?(?:code )?(\d{3})")
+
+
+def _by_signal(code: int) -> Entry | None:
+    """The exit code of a command that a signal ended, as shells have it; None for other codes, and for our own."""
+    if code in (int(row.code) for row in EXITS if row.code.isdigit()):
+        return None
+    try:
+        name = signal.Signals(code - SHELL_SIGNALS).name
+    except ValueError:
+        return None
+    meaning = f"the command was ended by {name}: {SHELL_SIGNALS} + {code - SHELL_SIGNALS}"
+    return Entry(str(code), "exit code", f"harness watch and record, and every shell: {meaning}.")
+
+
+SHELL_SIGNALS = 128  # POSIX shells add it to the number of a signal
 LONGEST_NAME = 8  # words of one name, typed without quotes: EQUIVALENT, but 2 warnings
 _REASON = re.compile(r"\(|: |  ")  # what ends the names in a line
 _CLAUSE = re.compile(r",(?! but\b)")  # behind a cause its party, behind a status the next one

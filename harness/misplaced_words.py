@@ -3,6 +3,7 @@ option, and an engine that was typed as an argument."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,10 +18,18 @@ def argument_called(command: Any, option: str) -> str:
     return name if any(argument.name == name for argument in _arguments(command)) else ""
 
 
+def joined_engines(word: str) -> list[str]:
+    """The engines of a word that joins them: vllm,sglang or hf/hf. Empty for any other word."""
+    parts = [part for part in re.split(r"[,;/+:|]", word) if part]
+    return parts if len(parts) > 1 and all(map(is_engine, parts)) else []
+
+
 def in_place(command: Any, path: Sequence[str], words: Sequence[str]) -> str:
     """The command line `path words` with each argument and engine at its own place. Empty if a word has no place, or an
     argument no value."""
     values, positional, options, job = _sorted_out(command, words)
+    if [*path] == ["parity"]:
+        positional = [engine for word in positional for engine in joined_engines(word) or [word]]
     free = [argument.name for argument in _arguments(command) if argument.name not in values]
     backend: list[str] = []
     if any("--backend" in item.opts for item in command.params):

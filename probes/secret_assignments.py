@@ -123,7 +123,19 @@ def _shows_secret(label: _Label, value: str) -> bool:
     apart = label.written.rstrip()[-1:] not in ("=", ":", ",", '"', "'")
     if label.is_option and apart and value.lower().rstrip(".,:;") in PROSE:
         return False
-    return not (value.isdigit() and "." in label.name and label.written[-1] == ":")  # a line number, a port
+    if label.written[-1] == ":" and "." in label.name:
+        return not (value.isdigit() or _is_place_in_source(label.name, value))  # a port, a line number
+    return True
+
+
+# A file of a program, and what a traceback, a compiler or pytest has behind its name: 123, 123), 123:4:, :test_name.
+_SOURCE = re.compile(r"[\w.\-/]{0,200}\.(?:py|pyx|pyi|cc|cpp|cxx|c|h|hpp|cu|cuh|rs|go|js|ts|sh)")
+_PLACE = re.compile(r"\d{1,7}(?::\d{1,5})?[:).\],;>]{0,3}|:[A-Za-z_][\w:.\[\]\-]{0,200}")
+
+
+def _is_place_in_source(name: str, value: str) -> bool:
+    """Whether a name is that of a program's file, and the value a line of it, or a name in it."""
+    return bool(_SOURCE.fullmatch(name) and _PLACE.fullmatch(value))
 
 
 def _may_be_prose(label: _Label) -> bool:

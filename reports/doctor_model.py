@@ -16,24 +16,26 @@ from reports.model import STRICT
 from reports.text import agreeing, counted
 
 SCHEMA_VERSION = 1  # of the doctor's JSON
-Severity = Literal["error", "warning", "info"]
+Severity = Literal["error", "warning", "unknown", "info"]
 VERDICTS = {  # of one examination, and of a comparison of two commands
     "READY": "Nothing was found that will break a run. What was not checked is listed, and is no pass.",
     "MAY FAIL": "Something will break a run under a condition, which is listed with it. Exit code 0; 1 with --strict.",
     "WILL FAIL": "Something will break a run. Exit code 1.",
     "SAME": "No setting was found that makes the two commands other runs. Exit code 0; with --strict "
     f"{STRICT} if something was not compared.",
-    "MAY DIFFER": "A setting differs that may make the two commands other runs. Exit code 0; 1 with --strict.",
+    "MAY DIFFER": "A setting differs that may make the two commands other runs, or of which nobody knows here what it "
+    "changes. Exit code 0; 1 with --strict.",
     "DIFFERENT": "A setting differs that makes the two commands other runs. Exit code 1.",
 }
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "unknown", "info")
 
 
 @dataclass(frozen=True)
 class Hazard:
     """Something that will break a run.
 
-    `severity`: error: it will; warning: it will under a condition that `why` names; info: good to know.
+    `severity`: error: it will; warning: it will under a condition that `why` names; info: good to know. Of a difference
+    between two commands: it makes them other runs, it may, it is not known what it changes, it changes no result.
     """
 
     check: str
@@ -86,9 +88,13 @@ class Report:
     schema_version: int = SCHEMA_VERSION
 
     @property
+    def failing(self) -> tuple[Severity, ...]:
+        """The severities that end in exit code 1."""
+        return ("error", "warning", "unknown") if self.strict else ("error",)
+
+    @property
     def exit_code(self) -> int:
-        failing = ("error", "warning") if self.strict else ("error",)
-        if any(item.severity in failing for item in self.hazards):
+        if any(item.severity in self.failing for item in self.hazards):
             return 1
         return STRICT if self.strict and self.compared and self.unchecked else 0
 
@@ -97,7 +103,7 @@ class Report:
         """Return the worst result: READY, MAY FAIL or WILL FAIL; for two commands SAME, MAY DIFFER or DIFFERENT."""
         worst = next((name for name in SEVERITIES if any(item.severity == name for item in self.hazards)), "info")
         if self.compared:
-            return {"error": "DIFFERENT", "warning": "MAY DIFFER"}.get(worst, "SAME")
+            return {"error": "DIFFERENT", "info": "SAME"}.get(worst, "MAY DIFFER")
         return {"error": "WILL FAIL", "warning": "MAY FAIL"}.get(worst, "READY")
 
     @property
@@ -117,12 +123,13 @@ class Report:
         # What breaks one command by itself is no difference between the two.
         of_one = [item for item in self.hazards if item.breaks_one_command]
         between = [item for item in self.hazards if not item.breaks_one_command]
-        makes, may, nothing = (sum(item.severity == name for item in between) for name in SEVERITIES)
+        makes, may, unknown, nothing = (sum(item.severity == name for item in between) for name in SEVERITIES)
         failing = dict.fromkeys(item.where[0] for item in of_one)
         parts = {
             f"{makes} {agreeing(makes, 'setting makes', 'settings make')} them other runs": makes,
             f"{may} may": may,
-            f"{nothing} {agreeing(nothing, 'changes', 'change')} nothing": nothing,
+            f"{unknown} unknown": unknown,
+            f"{nothing} {agreeing(nothing, 'does', 'do')} not": nothing,
             f"{len(self.unchecked):,} not compared": len(self.unchecked),
             f"{' and '.join(failing)} will fail": len(failing),
         }

@@ -25,6 +25,7 @@ import runpy
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -83,6 +84,7 @@ def _become(order: dict[str, Any], streams: Sequence[int], client: socket.socket
         os.close(number)
     os.environ.clear()
     os.environ.update(order["environ"])
+    tempfile.tempdir = None  # the server's, which its modules may have looked up; this process has a TMPDIR of its own
     os.chdir(order["folder"])
     script = order["argv"][0]
     sys.argv[:] = order["argv"]

@@ -50,6 +50,7 @@ NAMESPACE = "rlhf-harness"  # of the actors that are kept up
 LONGEST_SCRATCH = 60
 SHARE = 0.001  # amount of the resource that a placement names: it only says where
 ROUNDS = 1e-6  # tolerance in cores: shares are added in floating point
+COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 PLACEMENT_S = 180.0  # seconds; the group is made in one second, or within minutes beside other jobs
 
 
@@ -179,7 +180,10 @@ class Cluster:
             self._scratch.cleanup()
         failed = exc[0] is not None and not isinstance(exc[1], KeyboardInterrupt)
         if self._logs and not failed:  # the logs of a failed run are kept
-            shutil.rmtree(self._logs, ignore_errors=True)
+            _remove_session(Path(self._logs))
+        if self._ours and not os.environ.get(COMPILED):
+            with contextlib.suppress(OSError):  # torch makes it at its import; with code in it, it is found again
+                os.rmdir(_compiled_code())
 
     @property
     def fork_sockets(self) -> dict[str, str]:
@@ -414,13 +418,28 @@ def _scratch() -> tempfile.TemporaryDirectory[str] | None:
     return None
 
 
+def _remove_session(session: Path) -> None:
+    """Remove a session of Ray, the link to the latest one where that was it, and their folder where nothing else is in
+    it."""
+    shutil.rmtree(session, ignore_errors=True)
+    latest = session.parent / "session_latest"
+    with contextlib.suppress(OSError):
+        if os.readlink(latest) == str(session):
+            latest.unlink()
+        session.parent.rmdir()
+
+
+def _compiled_code() -> str:
+    """The folder in which torch keeps compiled code, for all users' processes."""
+    return f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}"
+
+
 def _temporary(folder: str) -> dict[str, str]:
     """Variables of a process with its temporary files in `folder`.
 
     torch's compiled code stays where it is found again (`torch._inductor.runtime.cache_dir_utils`).
     """
-    kept = f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}"
-    return {"TMPDIR": folder, "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", kept)}
+    return {"TMPDIR": folder, COMPILED: os.environ.get(COMPILED, _compiled_code())}
 
 
 def driver_seat(gpus: float = 0.0, bundle: int | None = None) -> Seat:

@@ -52,12 +52,18 @@ def create(
       harness env create vllm
     """
     from harness import envs
+    from harness.envs.creation import unreleased
+    from harness.envs.environment import find_whole
     from harness.envs.progress import console
 
     engine, _, release = engine.partition("@")
     if release and version not in ("", release):
         raise BadInput(f"{engine}@{release} and --version {version} name two versions", fix="", instead="--version")
     wanted = envs.order(engine, version=version or release, name=name, device=device, python=python)
+    if find_whole(wanted.name) is None and (reason := unreleased(wanted)):
+        raise BadInput(
+            reason, fix=f"harness env create {engine}   # the version of the recipe, {wanted.recipe.version}"
+        )
     made, new = envs.create(wanted, recreate=recreate, progress=console(f"environment {wanted.name}"))
     state = "made" if new else "is there already"
     print(f"environment {made.name} {state}: {_described(made)}")

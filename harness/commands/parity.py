@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Literal
 
 import typer
@@ -10,8 +11,9 @@ from harness import completion
 from harness.command_options import of_options
 from harness.commands.options import Format, Verbose
 from harness.commands.showing import progress, say, show
-from harness.commands.typed_options import refuse_idle, typed
+from harness.commands.typed_options import begins_a_job, refuse_idle, typed
 from harness.errors import BadInput, refuse
+from harness.misplaced_words import is_engine
 from harness.parity.runs.run_options import ParityOptions
 
 WITH_A_COMMAND = ("framework", "repeat", "out", "cap", "strict", "stall", "format", "verbose", "seed", "mode")
@@ -67,6 +69,7 @@ def parity(
       harness parity vllm@0.31 vllm@0.32 --rollout-only
     """
     _two(baseline, candidate, command or [])
+    _no_job(context, command or [])
     _count(context, bool(command) or framework != "auto", options.mode)
     if command or framework != "auto":
         from harness.frameworks.job_parity import JobOptions, run_framework_parity
@@ -90,11 +93,14 @@ def parity(
     show(verdict, format, verbose=verbose)
 
 
-def _two(baseline: str, candidate: str, others: list[str]) -> None:
-    """Refuse further backends, which would be taken for a job's command."""
-    from scenarios.engines import registry
+JOINING = ("vs", "vs.", "versus", "against", "and", "with", "to", ",")  # words that people type between two backends
 
-    if not others or any(registry.find(word.partition("@")[0]) is None for word in others):
+
+def _two(baseline: str, candidate: str, others: list[str]) -> None:
+    """Refuse further backends, which would be taken for a job's command, and words between two."""
+    if candidate in JOINING and len(others) == 1 and is_engine(others[0]):
+        raise BadInput(f"{candidate!r} is no backend: two stand beside each other", fix="", instead=candidate)
+    if not others or not all(map(is_engine, others)):
         return
     named = [baseline, candidate, *others]
     kept = [*dict.fromkeys(named)][:2] if len({*named}) > 1 else named[:2]
@@ -103,6 +109,22 @@ def _two(baseline: str, candidate: str, others: list[str]) -> None:
         surplus.remove(backend)
     message = f"{len(named)} backends are named, and a comparison takes two: {', '.join(named)}"
     refuse([BadInput(message, fix="   # two at a time", instead=backend) for backend in surplus])
+
+
+def _no_job(context: typer.Context, words: list[str]) -> None:
+    """Refuse words behind two backends that are no job's command: nothing says that they are one."""
+    import shutil
+
+    from harness.config import catalog
+
+    if not words or begins_a_job(context):
+        return
+    first, *others = words
+    if not others and (first in catalog() or first.endswith(".toml")):
+        raise BadInput(f"{first} is a scenario, which is an option", fix=f"--scenario {first}", instead=first)
+    if shutil.which(first) is None and "=" not in first and not os.path.exists(first):
+        message = f"{' '.join(words)} is neither a backend nor a command: a job's command stands behind --"
+        refuse([BadInput(message, fix="", instead=word) for word in words])
 
 
 def _count(context: typer.Context, command: bool, mode: str | None) -> None:

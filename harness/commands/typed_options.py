@@ -11,6 +11,13 @@ import typer
 
 from harness.errors import BadInput, refuse
 
+WORDS = "harness.words"  # in a context's meta: the words of the command, which the parser takes apart
+
+
+def begins_a_job(context: typer.Context) -> bool:
+    """Whether the user typed the -- before a job's command."""
+    return "--" in context.meta.get(WORDS, ())
+
 
 def typed(context: typer.Context) -> list[str]:
     """Return the names of the parameters that were typed, not left at a default or taken from the environment."""

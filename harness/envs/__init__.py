@@ -9,7 +9,7 @@ from harness.envs.checking import Check, check
 from harness.envs.creation import create, order
 from harness.envs.environment import Environment, all_environments, get
 from harness.envs.registration import add, remove
-from harness.envs.resolution import Backend, exists, parse, resolve
+from harness.envs.resolution import Backend, exists, parse, refuse_unreleased, resolve
 
 __all__ = [
     "Backend",
@@ -24,6 +24,7 @@ __all__ = [
     "get",
     "order",
     "parse",
+    "refuse_unreleased",
     "remove",
     "resolve",
 ]

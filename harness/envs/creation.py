@@ -23,7 +23,7 @@ from harness.envs.environment import (
     find_whole,
     folder,
 )
-from harness.envs.install import UNSATISFIABLE, CommandFailed, Uv, nvidia_gpu, uv_binary
+from harness.envs.install import UNSATISFIABLE, CommandFailed, Uv, lacks_release, nvidia_gpu, uv_binary
 from harness.envs.interpreter import Driver
 from harness.envs.progress import Progress, Silent
 from harness.errors import BadInput, EnvironmentUnusable, HarnessError, Interrupted
@@ -96,6 +96,19 @@ def order(engine: str, *, version: str = "", name: str = "", device: str = "auto
     return Order(
         check_name(name or default_name(engine, version), engine), version, plan, driver, python or sys.executable
     )
+
+
+def unreleased(wanted: Order) -> str:
+    """Why there is no release of the version that is wanted; empty where there is one, or that cannot be asked."""
+    plan, version = wanted.recipe, wanted.version
+    if not version:
+        return ""
+    if recipe.is_before(version, plan.first):
+        return f"there is no {plan.package} {version}: its first release is {plan.first}"
+    environ = indexes.uv_environment(indexes.pip_configuration())
+    if lacks_release(uv_binary(), environ, f"{plan.package}{recipe.pin(version)}", wanted.python):
+        return f"there is no {plan.package} {version}: no index that is configured here has such a release"
+    return ""
 
 
 def create(wanted: Order, *, recreate: bool = False, progress: Progress | None = None) -> tuple[Environment, bool]:

@@ -68,6 +68,16 @@ def _released(backend: Backend) -> Backend:
     )
 
 
+def refuse_unreleased(backend: str) -> None:
+    """Raise BadInput for a version that would have to be installed and that was never released."""
+    wanted = parse(backend)
+    if not wanted.version or _existing(wanted) is not None:
+        return
+    order = _order(wanted, None)
+    if reason := creation.unreleased(order):
+        raise BadInput(reason, fix=f"{wanted.engine}@{order.recipe.version}", instead=backend)
+
+
 def unknown(backend: str) -> BadInput:
     """The error for a backend whose engine does not exist, or whose plug-in was refused."""
     engine, at, selector = backend.partition("@")
@@ -79,8 +89,8 @@ def unknown(backend: str) -> BadInput:
     return BadInput(
         f"there is no backend {backend!r}: {', '.join(names)}; {registry.alternatives(registry.names(embedded=False))} "
         f"also with @ENVIRONMENT or @VERSION (environments: {environments}){closest(engine.lower(), names)}",
-        fix=f"{near}{at}{selector}" if near else "harness env list",
-        instead=backend if near else "",
+        fix=f"{near}{at}{selector}" if near else f"{names[0]}   # or {registry.alternatives(names[1:])}",
+        instead=backend,
     )
 
 
@@ -98,6 +108,8 @@ def resolve(backend: str, *, create: bool = True) -> Environment:
         if parsed.environment and existing is None:
             environment.get(parsed.environment)
         wanted = _order(parsed, existing)
+        if create and existing is None:
+            refuse_unreleased(backend)
         state = "is missing" if existing is None else f"was made from another recipe, ray or Python ({existing.name})"
         if not create:
             raise EnvironmentUnusable(f"the environment of backend {parsed} {state}", fix=wanted.command)

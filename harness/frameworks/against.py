@@ -21,10 +21,20 @@ from harness.errors import BadInput
 from harness.frameworks import launcher, servers
 from harness.frameworks.argv import Start, option, taken_apart
 from harness.frameworks.detection import AUTO, detect, recognised
+from harness.frameworks.engine_arguments import drawing_engine, other_defaults, passed_on
 from harness.frameworks.examine import OPTIONS, items, trapped
 from harness.frameworks.examine import read as examined_by
 from harness.frameworks.settings import Settings
-from harness.frameworks.shared_meanings import CONCEPTS, ENGINE, Concept, Meaning
+from harness.frameworks.shared_meanings import (
+    CONCEPTS,
+    ENGINE,
+    NOTHING,
+    PARAMETERS,
+    UNKNOWN,
+    Concept,
+    Meaning,
+    of_parameter,
+)
 from harness.frameworks.spec import Framework
 from harness.frameworks.spec import names as framework_names
 from probes import redaction
@@ -39,14 +49,9 @@ RULES = {
     MEANT: "Settings that are equal in two commands, and that their engines or frameworks read differently.",
 }
 SHOWN = 60  # characters of a value that a sentence shows
-_ANY = Concept("warning", "what it changes is not known here: a comparison of the runs may show it")
-_NOTHING = Concept("info", "it bears on no number that is compared")
 _REDIRECTION = re.compile(r"(?:\d|&)?>{1,2}&?\d?|<")
-# Canonical sampling parameter -> its concept, for parameters whose combinations engines interpret differently.
-_SAMPLING = {
-    "temperature": "temperature", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p",
-    "repetition_penalty": "repetition penalty",
-}  # fmt: skip
+# Sampling parameters whose combinations engines interpret differently.
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 @dataclass(frozen=True)
@@ -63,11 +68,7 @@ class Told:
     @property
     def engine(self) -> str:
         """The engine that draws; empty if it is not known."""
-        for name, meaning in self.framework.meanings.items():
-            if meaning.concept == ENGINE and (name in self.settings.values or name in self.settings.unknown):
-                value = self.settings.values.get(name)
-                return "" if value is None else str(meaning.read(value, self.settings))
-        return self.framework.engines[0] if self.framework.engines else ""
+        return drawing_engine(self.framework, self.settings)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -187,7 +188,7 @@ def _settings(command_a: Told, command_b: Told) -> Iterator[Outcome]:
         if why_a or why_b:
             if why_a == why_b:  # such as one shell word, which has one value in both commands
                 equal_count += 1
-            elif concept is not _NOTHING:
+            elif concept is not NOTHING:
                 yield Unseen(why_a or why_b)
         elif _has_equal_value(command_a, command_b, name):
             equal_count += 1
@@ -209,7 +210,7 @@ def _concept(framework: Framework, name: str) -> Concept:
     meaning = _meaning(framework, name)
     if meaning is not None:
         return CONCEPTS[meaning.concept]
-    return _NOTHING if name.startswith((*framework.aside, *launcher.ASIDE)) else _ANY
+    return NOTHING if name.startswith((*framework.aside, *launcher.ASIDE)) else UNKNOWN
 
 
 def _meaning(framework: Framework, name: str) -> Meaning | None:
@@ -325,8 +326,9 @@ def _other_words(command_a: Told, command_b: Told) -> Iterator[Outcome]:
             "B": _scrubbed(" ".join((second - first).elements())) or "none",
         }
         yield Problem(
-            "warning", "words of the commands differ, and no setting was read from them",
-            "; ".join(f"{name}: {text}" for name, text in only.items()), _ANY.does, "write them alike in both commands",
+            UNKNOWN.severity, "words of the commands differ, and no setting was read from them",
+            "; ".join(f"{name}: {text}" for name, text in only.items()), UNKNOWN.does,
+            "write them alike in both commands",
         )  # fmt: skip
 
 
@@ -359,7 +361,8 @@ def _kwargs(command_a: Told, command_b: Told) -> Iterator[Outcome]:
         if not any(side.gives(name) for side in sides):
             continue
         if len({_plain(side.value(name)) for side in sides}) > 1:
-            concept = Concept("error" if parameter.results else "warning", parameter.trap or _ANY.does)
+            concept = of_parameter(parameter)
+            concept = replace(concept, does=parameter.trap or concept.does)
             yield _differs(concept, f"{name} of the engine", *(_stated(side, name) for side in sides))
     if command_a.engine == command_b.engine and sides[0].values == sides[1].values:
         return
@@ -370,9 +373,8 @@ def _kwargs(command_a: Told, command_b: Told) -> Iterator[Outcome]:
 
 def _engine_arguments(command: Told, prefix: str) -> servers.EngineArguments:
     """The arguments that a command passes directly to its engine."""
-    begin = f"{prefix}.{command.engine}."
-    values = {name.removeprefix(begin): value for name, value in command.settings.values.items()
-              if name.startswith(begin) and value is not None}  # fmt: skip
+    settings = passed_on(command.framework, command.settings.values, command.engine)
+    values = {name.removeprefix(f"{prefix}.{command.engine}."): value for name, value in settings.items()}
     table = native_arguments.table("engine", command.engine)
     return servers.EngineArguments(command.name, command.engine, values, table)
 
@@ -387,7 +389,7 @@ def _variables(command_a: Told, command_b: Told) -> Iterator[Outcome]:
     for name in sorted({*first, *second}):
         if first.get(name) != second.get(name):
             stated = f"A: {_variable(name, first)}; B: {_variable(name, second)}"
-            yield Problem("warning", f"the variable {name} differs", stated, _ANY.does,
+            yield Problem(UNKNOWN.severity, f"the variable {name} differs", stated, UNKNOWN.does,
                           f"set {name} alike for both commands")  # fmt: skip
 
 
@@ -405,17 +407,28 @@ def _meant(command_a: Told, command_b: Told) -> Iterator[Outcome]:
         return
     yield from _read_differently(command_a, command_b.engine)
     yield from _read_differently(command_b, command_a.engine)
-    tables = [(_title(side.engine), native_arguments.table("engine", side.engine)) for side in (command_a, command_b)]
-    notes = [f"{title}: {table['max_model_len'].note}" for title, table in tables if "max_model_len" in table]
-    if len(notes) > 1:
-        yield Problem(
-            "info",
-            "the engines count the context another way",
-            "; ".join(notes),
-            BY_NAME["max_model_len"].trap,
-            "set the longest prompt and the longest response alike, and leave room for one token more",
-        )
+    yield from _context(command_a, command_b)
     yield from _left_out(command_a, command_b)
+
+
+def _context(command_a: Told, command_b: Told) -> Iterator[Outcome]:
+    """Report that the engines count their context another way, unless both have room for the longest sample."""
+    problem = servers.context(command_a.engine, command_b.engine)
+    if problem is not None and _has_room(command_a) and _has_room(command_b):
+        yield Fine("the contexts of both engines have room for the longest prompt and response")
+    elif problem is not None:
+        yield problem
+
+
+def _has_room(side: Told) -> bool:
+    """Whether the longest prompt and response that a command names leave an engine what it keeps for itself."""
+    entries, argument = _by_concept(side), native_arguments.table("engine", side.engine)["max_model_len"]
+    context, prompt, response = (
+        entries.get(concept, _ABSENT).value for concept in ("context", "prompt length", "response length")
+    )
+    return all(isinstance(number, int) for number in (context, prompt, response)) and bool(
+        argument.write(prompt + response) <= context
+    )
 
 
 def _read_differently(side: Told, other_engine: str) -> Iterator[Problem]:
@@ -426,8 +439,8 @@ def _read_differently(side: Told, other_engine: str) -> Iterator[Problem]:
     """
     entries = _by_concept(side)
     asked_sampling = {name: BY_NAME[name].default for name in _SAMPLING}
-    for name, concept in _SAMPLING.items():
-        value = entries.get(concept, _ABSENT).value
+    for name in _SAMPLING:
+        value = entries.get(PARAMETERS[name][0], _ABSENT).value
         if value is not None:
             asked_sampling[name] = value
     try:
@@ -446,20 +459,27 @@ def _read_differently(side: Told, other_engine: str) -> Iterator[Problem]:
 
 
 def _left_out(command_a: Told, command_b: Told) -> Iterator[Outcome]:
-    """Report what engines do without an argument, if they do different things."""
-    engine_a, engine_b = command_a.engine, command_b.engine
-    for name, parameter in BY_NAME.items():
-        first = native_arguments.table(parameter.part, engine_a).get(name)
-        second = native_arguments.table(parameter.part, engine_b).get(name)
-        if first is None or second is None or not parameter.results:
+    """Report what engines do without an argument, if they do different things and not both commands give it.
+
+    A framework may give it by itself, which is not known here.
+    """
+    for parameter, stated in other_defaults(command_a.engine, command_b.engine):
+        if _gives(command_a, parameter.name) and _gives(command_b, parameter.name):
             continue
-        if first.default == second.default or first.note == second.note:
-            continue
-        stated = f"{_title(engine_a)}: {first.name} {first.note}; {_title(engine_b)}: {second.name} {second.note}"
         yield Problem(
-            "info", f"the engines have another {parameter.concept} where none is given", stated,
-            parameter.trap or _ANY.does, f"set {parameter.concept} in both commands",
+            UNKNOWN.severity, f"the engines have another {parameter.concept} where none is given", stated,
+            parameter.trap or of_parameter(parameter).does, f"set {parameter.concept} in both commands",
         )  # fmt: skip
+
+
+def _gives(side: Told, parameter: str) -> bool:
+    """Whether a command, or its framework by a default that is known here, gives its engine this parameter."""
+    prefix = side.framework.engine_kwargs
+    if prefix and _engine_arguments(side, prefix).gives(parameter):
+        return True
+    terms = {meaning.concept for meaning in side.framework.meanings.values()}
+    term = next((term for term in PARAMETERS.get(parameter, ()) if term in terms), "")
+    return _by_concept(side).get(term, _ABSENT).value is not None
 
 
 def _trapped(command_a: Told, command_b: Told) -> list[Item]:

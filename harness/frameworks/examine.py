@@ -16,6 +16,7 @@ from harness.doctor.gather.builds import look as look_at
 from harness.doctor.outcome import Fine, Item, Outcome, Problem, Unseen, item
 from harness.frameworks.argv import Start, taken_apart
 from harness.frameworks.detection import AUTO, Job, detect, of, without_prefixes
+from harness.frameworks.engine_arguments import drawing_engine, judged
 from harness.frameworks.launcher import launched
 from harness.frameworks.settings import SHELL, Settings
 from harness.frameworks.shared_traps import shared_traps
@@ -24,10 +25,12 @@ from harness.program import CommandNotRun, find_program
 from probes import redaction
 
 SETTINGS, VERSION, OPTIONS = "framework-settings", "framework-version", "framework-options"
+ARGUMENTS = "engine-arguments"
 RULES = {
     SETTINGS: "The settings of the job are known, so that they can be examined before it starts.",
     VERSION: "The framework is installed, in a version that the harness knows.",
     OPTIONS: "The options of the command are those of the installed version.",
+    ARGUMENTS: "The arguments that the command passes on to its engine are ones that the engine takes.",
 }
 
 
@@ -51,6 +54,9 @@ def look(
             report_items += items(OPTIONS, [Unseen(why)])
         else:
             report_items += items(OPTIONS, examined.options)
+        engine = drawing_engine(job.framework, examined.settings)
+        engines = (engine,) if engine else job.framework.engines
+        report_items += items(ARGUMENTS, judged(job.framework, examined.settings.values, engines, job.python))
         settings = dataclasses.replace(examined.settings, seed=seed)
         report_items += trapped(job.framework, settings, job.installed.version if job.installed else "")
     return report_items + items("build-locks", _builds(start, environ))

@@ -26,6 +26,7 @@ from harness.command_options import command_line
 from harness.envs import recipe
 from harness.envs.creation import choose_device
 from harness.errors import BadInput
+from harness.frameworks.argv import taken_apart
 from harness.frameworks.configured import of_recording
 from harness.frameworks.detection import (
     AUTO,
@@ -38,6 +39,7 @@ from harness.frameworks.detection import (
     refuse_unhooked,
     without_prefixes,
 )
+from harness.frameworks.engine_arguments import unknown_arguments
 from harness.frameworks.examine import SETTINGS, look
 from harness.frameworks.installed import ask
 from harness.frameworks.record import record
@@ -146,12 +148,31 @@ def plan(
     # Check the engines before looking for installations: nobody should install a framework that cannot run the engine.
     for backend in (baseline, candidate):
         check_pair(its, backend, command)
+        _refuse_unknown_arguments(job, backend, command, placed, environ)
     baseline_name, candidate_name = SIDES
     return (
         job,
         _side(baseline_name, baseline, job, command, options, environ),
         _side(candidate_name, candidate, job, command, options, environ),
     )
+
+
+def _refuse_unknown_arguments(
+    job: Job, backend: str, command: Sequence[str], placed: Sequence[str], environ: Mapping[str, str]
+) -> None:
+    """Raise BadInput for an argument that the engine of this side does not take, by the list of its own version."""
+    if not job.framework.engine_kwargs:
+        return
+    wanted = envs.parse(backend)
+    named = envs.resolve(backend, create=False).python if wanted.environment or wanted.version else job.python
+    start = taken_apart(placed, job.framework.starts, environ)
+    values = job.framework.examine(start, None).settings.values  # what stands in the command: nothing is asked
+    unknown = unknown_arguments(job.framework, values, wanted.engine, named) or []
+    for argument in (argument for argument in unknown if argument.is_of_job):
+        mended = [word.replace(argument.setting, argument.mended) for word in command]
+        remark = f"   # {argument.listed} lists what it takes"
+        fix = f"-- {shlex.join(mended)}{remark}" if argument.mended else f"{argument.listed}   # lists what it takes"
+        raise BadInput(f"on {backend}: {argument.what}", fix=fix)
 
 
 def _with_own_python(command: Sequence[str], environ: Mapping[str, str]) -> list[str]:

@@ -10,12 +10,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import distributions
-from pathlib import Path
 from typing import Any
 
 from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
@@ -23,11 +20,11 @@ from harness.envs.environment import find_whole
 from harness.errors import closest
 from harness.frameworks.argv import taken_apart
 from harness.frameworks.detection import without_prefixes
+from harness.frameworks.engine_arguments import installed_version, other_defaults
 from harness.frameworks.settings import SHELL
-from harness.frameworks.shared_meanings import CONCEPTS
+from harness.frameworks.shared_meanings import CONCEPTS, NOTHING, UNKNOWN, of_parameter
 from probes import redaction
 from probes.engines import ENGINES
-from reports.doctor_model import Severity
 from scenarios.engines import registry
 from scenarios.engines.canonical import BY_NAME, CARRIED
 from scenarios.engines.native import Native
@@ -39,8 +36,6 @@ _PATH = re.compile(r"[./~]")  # begins a model's folder; any other name is one o
 _PARAMETERS = BY_NAME | {parameter.name: parameter for parameter in CARRIED}
 _SWITCH = re.compile(r"(?:enable|disable|no|skip|trust)_.+|.+_lb")  # arguments that need no value
 _OPTION = re.compile(r"-[^\d.]")  # a word that is no value: -1 is one
-_COMPUTES = "it decides what is computed, or in which order"
-_DOES = "what it changes is not known here: a comparison of the runs may show it"
 
 
 @dataclass(frozen=True)
@@ -125,8 +120,10 @@ def compare(server_a: Server, server_b: Server) -> Iterator[Outcome]:
         values = [side.variables.get(name) for side in (server_a, server_b)]
         if values[0] != values[1]:
             stated = redaction.arguments([f"{name}={value}" if value is not None else f"no {name}" for value in values])
-            yield Problem("warning", f"the variable {name} differs", f"A: {stated[0]}; B: {stated[1]}", _DOES,
-                          f"set {name} alike for both commands")  # fmt: skip
+            yield Problem(
+                UNKNOWN.severity, f"the variable {name} differs", f"A: {stated[0]}; B: {stated[1]}", UNKNOWN.does,
+                f"set {name} alike for both commands",
+            )  # fmt: skip
     yield Fine(f"{pairs.count(None)} arguments are alike")
 
 
@@ -181,30 +178,37 @@ def _versions(server_a: Server, server_b: Server) -> Outcome:
         return Unseen(f"the versions: {stated}")
     if server_a.version == server_b.version:
         return Fine(stated)
-    return Problem("warning", "the versions of the engine differ", stated, _DOES, "start both of one environment")
+    return Problem(
+        UNKNOWN.severity, "the versions of the engine differ", stated, UNKNOWN.does, "start both of one environment"
+    )
 
 
 def _version(engine: str, program: str) -> str:
     """The version of an engine where this program, its own or an interpreter, is installed; else that of the harness's
     environment of this engine; empty where neither is there."""
     environment = find_whole(engine)
-    if path := shutil.which(program):
-        packages = [str(folder) for folder in Path(path).parent.parent.glob("lib/python3*/site-packages")]
-        names = sorted({engine, *ENGINES[engine].packages})
-        versions = (each.version for name in names for each in distributions(name=name, path=packages))
-        if version := next(versions, ""):
-            return version
-    return environment.version if environment else ""
+    return installed_version(engine, program) or (environment.version if environment else "")
 
 
 def _native(server_a: Server, server_b: Server) -> Iterator[Outcome | None]:
-    canonical = {argument.name: name for name, argument in _table(server_a.engine).items()}
+    table = _table(server_a.engine)
+    canonical = {argument.name: name for name, argument in table.items()}
     for argument in sorted({*server_a.arguments, *server_b.arguments}):
-        if server_a.arguments.get(argument) == server_b.arguments.get(argument):
+        name = canonical.get(argument, "")
+        alike = server_a.arguments.get(argument) == server_b.arguments.get(argument)
+        if alike or _are_one(table.get(name), server_a, server_b):
             yield None
         else:
             stated = f"{server_a.stated(argument)}; {server_b.stated(argument)}"
-            yield _differs(argument, canonical.get(argument, ""), stated)
+            yield _differs(argument, name, stated)
+
+
+def _are_one(argument: Native | None, server_a: Server, server_b: Server) -> bool:
+    """Whether two values of an argument mean the same, such as a default that only one command writes down."""
+    if argument is None:
+        return False
+    value_a, value_b = (argument.value_in(server.arguments) for server in (server_a, server_b))
+    return value_a is not None and bool(value_a == value_b)
 
 
 @dataclass(frozen=True)
@@ -255,6 +259,29 @@ def _canonical(server_a: Server, server_b: Server) -> Iterator[Outcome | None]:
     for side in sides:
         if others := sorted(side.unnamed(aside=_ASIDE)):
             yield side.unseen(others)
+    is_given = {name: any(side.gives(name) for side in sides) for name in _PARAMETERS}
+    for parameter, stated in other_defaults(server_a.engine, server_b.engine):
+        if parameter.part == "engine" and not is_given[parameter.name]:
+            options = [_option(side.table[parameter.name].name, "…") for side in sides]
+            yield Problem(
+                "warning", f"the engines have another {parameter.concept} where none is given", stated,
+                parameter.trap or of_parameter(parameter).does, f"{options[0]} in A, and {options[1]} in B",
+            )  # fmt: skip
+    if not is_given["max_model_len"] and (problem := context(server_a.engine, server_b.engine)):
+        yield problem
+
+
+def context(engine_a: str, engine_b: str) -> Problem | None:
+    """That two engines count their context another way; None where they do not, or it is not known."""
+    arguments = {engine: _table(engine).get("max_model_len") for engine in (engine_a, engine_b)}
+    notes = {f"{registry.get(engine).title}: {argument.note}" for engine, argument in arguments.items() if argument}
+    if len(notes) < 2:
+        return None
+    return Problem(
+        "warning", "the engines count the context another way", "; ".join(sorted(notes, reverse=True)),
+        BY_NAME["max_model_len"].trap,
+        "set the context, and the longest prompt and response, alike in both, with room for 8 tokens more",
+    )  # fmt: skip
 
 
 def _parameter(name: str, side_a: EngineArguments, side_b: EngineArguments) -> Problem | None:
@@ -288,13 +315,11 @@ def _differs(argument: str, canonical: str, stated: str, *, trap: bool = False, 
     """The difference of one argument. `trap`: between two engines, which may not mean the same by it."""
     what = f"{argument} differs"
     if argument in _ASIDE:
-        return Problem("info", what, stated, "it bears on no number that is compared", "")
+        return Problem(NOTHING.severity, what, stated, NOTHING.does, "")
     parameter = _PARAMETERS.get(canonical)
-    severity: Severity = "error" if parameter and parameter.results else "warning"
-    does = _COMPUTES if severity == "error" else _DOES
-    if trap and parameter and parameter.trap:
-        does = parameter.trap
-    return Problem(severity, what, stated, does, fix or "write it alike in both commands")
+    concept = of_parameter(parameter)
+    does = parameter.trap if trap and parameter and parameter.trap else concept.does
+    return Problem(concept.severity, what, stated, does, fix or "write it alike in both commands")
 
 
 def _arguments(engine: str, words: Sequence[str], lacking: Sequence[str]) -> dict[str, Any]:

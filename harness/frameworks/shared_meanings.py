@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.frameworks.settings import Settings
 from reports.doctor_model import Severity
+from scenarios.engines.parameter import Parameter
 
 ENGINE = "engine"
 
@@ -19,8 +20,8 @@ ENGINE = "engine"
 class Concept:
     """A term, and what a different value of it does to a run.
 
-    `severity`: error if the runs are no longer the same, warning if they may differ, info if nothing that is compared
-    changes.
+    `severity`: error if the runs are no longer the same, warning if they may differ, unknown if that is not known, info
+    if it differs on purpose or nothing that is compared changes.
     """
 
     severity: Severity
@@ -58,7 +59,7 @@ CONCEPTS: Mapping[str, Concept] = {
     "prompts": Concept("error", "other data"),
     "prompts in all": Concept("error", "other data, and another number of steps"),
     "precision": Concept("error", "everything rounds otherwise"),
-    "precision of the engine": Concept("error", "the engine rounds otherwise than the trainer"),
+    "precision of the engine": Concept("error", "the engine rounds otherwise"),
     "seed": Concept("error", "other data order and other samples: the runs differ before the engines do"),
     "seed of the engine": Concept("error", "other samples"),
     "tensor parallelism of the engine": Concept("warning", "sums are taken in another order: it rounds otherwise"),
@@ -68,7 +69,40 @@ CONCEPTS: Mapping[str, Concept] = {
     "processes of a node": Concept("error", "another number of ranks: each has other samples, sums have another order"),
     "nodes": Concept("error", "another number of ranks: each has other samples, sums have another order"),
     "sharding": Concept("warning", "sums are taken in another order: it rounds otherwise"),
+    "beginning": Concept("warning", "one of the runs may go on from what an earlier one left"),
+    "concurrency": Concept("warning", "samples are drawn in other batches"),
+    "precision of the KV cache": Concept("error", "the engine rounds otherwise"),
 }  # fmt: skip
+# Canonical parameter of an engine -> the terms that a framework may have for it, the engine's own first.
+PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    "dtype": ("precision of the engine", "precision"),
+    "kv_cache_dtype": ("precision of the KV cache",),
+    "seed": ("seed of the engine", "seed"),
+    "max_model_len": ("context",),
+    "enforce_eager": ("eager",),
+    "tensor_parallel": ("tensor parallelism of the engine",),
+    "memory_fraction": ("memory of the engine",),
+    "kv_cache_tokens": ("memory of the engine",),
+    "max_num_seqs": ("concurrency",),
+    "max_tokens": ("response length",),
+    "temperature": ("temperature",),
+    "top_k": ("top-k",),
+    "top_p": ("top-p",),
+    "min_p": ("min-p",),
+    "repetition_penalty": ("repetition penalty",),
+}
+UNKNOWN = Concept("unknown", "what it changes is not known here: a comparison of the runs may show it")
+NOTHING = Concept("info", "it bears on no number that is compared")
+_COMPUTES = Concept("error", "it decides what is computed, or in which order")
+_ROUNDS = Concept("warning", "other batches or kernels: they round otherwise")
+
+
+def of_parameter(parameter: Parameter | None) -> Concept:
+    """What another value of an engine's parameter does; None: of an argument that has no canonical name."""
+    if parameter is None:
+        return UNKNOWN
+    terms = PARAMETERS.get(parameter.name)
+    return CONCEPTS[terms[0]] if terms else _COMPUTES if parameter.results else _ROUNDS
 
 
 def unchanged(value: Any, settings: Settings) -> Any:

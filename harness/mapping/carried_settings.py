@@ -8,7 +8,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from scenarios.engines.canonical import CARRIED, ENGINE, SAMPLING
@@ -28,6 +29,7 @@ _TYPICAL = {"dtype": "bfloat16", "max_model_len": 32768, "max_tokens": 1024, "se
 _FRACTIONS = (0.013, 0.137, 0.613, 0.937, 1.37, -0.137, -1.37)
 _COUNTS = (3, 4, 8, 17, 777, 5003, 16411, 131101, 1_234_567_891)
 ORDINARY = "an ordinary value of it"
+CHOSEN_BY_ENGINE = "auto"  # each engine chooses in its own way: what a mapping makes of it is no mistake by itself
 REPEATS = 4  # chosen: a switch that is drawn at random is the same in all five with a probability of 1/16
 _SCALE = 64  # a count without an upper end is tried up to this multiple of its typical value
 
@@ -38,6 +40,30 @@ class Edge:
 
     native: Any
     why: str
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words that an argument may be, by argument, where the source and the target engine list them.
+
+    `canonical`: the source is a scenario, which has one name for each data type.
+    """
+
+    source: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    target: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    canonical: bool = False
+
+    def edges(self, argument: Native, image: Native | None, tried: tuple[Any, ...]) -> Iterator[Edge]:
+        """Yield each word of the source that the target takes as well, without what is tried anyway and what leaves
+        the choice to the engine. A word of the source alone no mapping can carry."""
+        if image is None or not all(isinstance(value, str) for value in tried):
+            return
+        taken = {image.read(word, {}) for word in self.target.get(image.name, ())}
+        known = {argument.write(value) for value in tried}
+        for word in self.source.get(argument.name, ()):
+            another_name = self.canonical and image.read(word, {}) != word
+            if word not in known and word != CHOSEN_BY_ENGINE and argument.read(word, {}) in taken and not another_name:
+                yield Edge(word, f"{argument.name} takes this word")
 
 
 @dataclass(frozen=True)
@@ -65,12 +91,12 @@ class Setting:
         return self.source.read(self.source.write(value), {})
 
 
-def settings(source: EngineSpec | None, target: EngineSpec) -> tuple[Setting, ...]:
+def settings(source: EngineSpec | None, target: EngineSpec, words: Words = Words()) -> tuple[Setting, ...]:
     """What a mapping from `source` (None: from canonical parameters) to `target` has to carry.
 
     Left out are settings that only a CPU needs, and settings that change no result and that `target` does not have.
     Also left out is the model's generation_config.json if `target` reads it only at its OpenAI endpoint, whatever a
-    mapping gives.
+    mapping gives. `words`: what the installed engines list for settings that are words.
     """
     made = []
     for parameter in (*ENGINE, *SAMPLING, *CARRIED):
@@ -81,7 +107,8 @@ def settings(source: EngineSpec | None, target: EngineSpec) -> tuple[Setting, ..
             continue
         first = _first(parameter)
         second = parameter.variant(first)
-        made.append(Setting(parameter, argument, image, first, second, _edges(parameter, argument, (first, second))))
+        edges = (*_edges(parameter, argument, (first, second)), *words.edges(argument, image, (first, second)))
+        made.append(Setting(parameter, argument, image, first, second, edges))
     return tuple(made)
 
 

@@ -27,6 +27,7 @@ from harness.mapping.carried_settings import (
     Edge,
     Replies,
     Setting,
+    Words,
     asked_for,
     harness_gives,
     owners,
@@ -120,9 +121,14 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
     has no function that can be called.
     """
     target, source = registry.get(options.engine), registry.get(options.source)
-    plans = {"native": _without(settings(source, target), options), CANONICAL: settings(None, target)}
-    functions, stand_ins = _called(options, plans)
     names = takes or Takes(Accepted(), Accepted())
+    words = Words(names.source.choices, names.target.choices)
+    of_canonical = Words(names.target.choices, names.target.choices, canonical=True)
+    plans = {
+        "native": _without(settings(source, target, words), options),
+        CANONICAL: settings(None, target, of_canonical),
+    }
+    functions, stand_ins = _called(options, plans)
     judges = Judges(Judge(source, target, names), Judge(None, target, names))
     parts = [_judged(part, functions, plans, judges, options) for part in PARTS]
     judged = _without_namesakes(list(filter(None, parts)), target)

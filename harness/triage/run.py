@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import errno
 import os
+import pwd
 import shlex
 import socket
 import tempfile
@@ -26,7 +27,7 @@ from harness.triage import archive, directory, flight, judge, pasted
 from harness.triage.collect import CollectOptions, Scope, collect, endings, live, may_live
 from harness.triage.collect.scope import RAY_CLIENT
 from harness.triage.collect.stacks import NO_PY_SPY
-from harness.triage.evidence import PASTED, Evidence, Silence
+from harness.triage.evidence import PASTED, Evidence, Process, Silence
 from harness.triage.flight.filenames import named_rank
 from harness.triage.nodes import unite
 from harness.triage.pasted.opened_files import unpacked_archives
@@ -73,6 +74,7 @@ def triage(
     if out:
         _check_writable(Path(out))
     began = time.monotonic()
+    cluster = None if what else live(["auto"])
     evidence, made = _evidence(what, Path(out) if out else None, token_file, tell)
     next_run = NEXT_WATCH if evidence.is_watched else NEXT_RUN
     verdict: Verdict = judge.triage(evidence, afterwards="" if made is not None or _lives(evidence) else next_run)
@@ -85,6 +87,9 @@ def triage(
         verdict = judge.triage(evidence)
     if made is None:
         verdict = _with_last_words(verdict, evidence)
+    if cluster is not None:
+        whose = f"this is {_whose(cluster, evidence)}"
+        verdict = dataclasses.replace(verdict, evidence=[whose, *verdict.evidence])
     verdict = displayed_paths.displayed(_with_neighbours(verdict, evidence))
     again = what if made is None else evidence.directories or [evidence.path]
     verdict = dataclasses.replace(verdict, reproduce=_command(again))
@@ -101,7 +106,7 @@ def triage(
     except OSError as error:  # a full disk must not cost the answer
         remove_empty(folder)
         note = f"the verdict could not be written to {path}: {error.strerror or error}"
-        verdict = dataclasses.replace(verdict, missing=[*verdict.missing, note])
+        verdict = dataclasses.replace(verdict, evidence=[note, *verdict.evidence], missing=[*verdict.missing, note])
         is_kept = made is None or directory.is_evidence(made)
         return verdict if is_kept else dataclasses.replace(verdict, paths={}, reproduce=_command(what))
     return written
@@ -178,6 +183,11 @@ def _check_writable(out: Path) -> None:
     if not os.access(existing, os.W_OK | os.X_OK):
         read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
         raise _unwritable(out, os.strerror(errno.EROFS if read_only else errno.EACCES))
+    try:
+        with tempfile.TemporaryFile(dir=existing):  # root may write by its rights where the file system takes no file
+            pass
+    except OSError as error:
+        raise _unwritable(out, error.strerror or str(error)) from error
 
 
 def _unwritable(out: Path, why: str) -> BadInput:
@@ -648,15 +658,26 @@ def _live(what: list[str], out: Path | None, tell: Callable[[str], None] = lambd
         raise _unwritable(out, error.strerror or str(error)) from error
     evidence = collect(scope, out=out)
     if not what:
-        tell(_unasked(scope.ray_address or "", evidence))
+        tell(f"no target given: {_whose(scope, evidence)}")
     return evidence
 
 
-def _unasked(address: str, evidence: Evidence) -> str:
-    """A line that says what was looked at when no target was given."""
-    drivers = [f"driver pid {process.pid}, command {process.command}" for process in evidence.processes
-               if process.role == "driver"]  # fmt: skip
-    return "; ".join([f"no target given: the Ray cluster at {address}", *drivers[:MAX_DRIVERS]])
+def _whose(scope: Scope, evidence: Evidence) -> str:
+    """Whose job was looked at when no target was given, and how to name another."""
+    drivers = [f"driver pid {process.pid}{_user_of(process)}, command {process.command}"
+               for process in evidence.processes if process.role == "driver"]  # fmt: skip
+    jobs = "; ".join(drivers[:MAX_DRIVERS]) or "which has no driver on this host"
+    return f"the Ray cluster at {scope.ray_address}: {jobs}; for another job: harness triage PID, or HOST:PORT"
+
+
+def _user_of(process: Process) -> str:
+    """The user of a process on this host, in words; empty where it is not known."""
+    if process.host != socket.gethostname():
+        return ""
+    try:
+        return f" of user {pwd.getpwuid(os.stat(f'/proc/{process.pid}').st_uid).pw_name}"
+    except (OSError, KeyError):  # it has ended, or its user has no name here
+        return ""
 
 
 def _new_folder() -> Path:

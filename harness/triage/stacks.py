@@ -231,20 +231,6 @@ def _kinds_of(frames: tuple[Frame, ...]) -> tuple[tuple[str, str], ...]:
     return tuple(kinds)
 
 
-@lru_cache(maxsize=4096)  # stacks; a job of a thousand ranks has few that differ
-def _kinds_of(frames: tuple[Frame, ...]) -> tuple[tuple[str, str], ...]:
-    """(kind, operation) of each Python frame that says what a thread does, innermost first."""
-    kinds: list[tuple[str, str]] = []
-    for index, frame in enumerate(frames):
-        entry = match(frame)
-        if entry is None:
-            continue
-        if entry.kind in _SERVING and any(map(_served, frames[:index])):
-            continue  # the loop around a task or a request in progress
-        kinds.append((entry.kind, entry.op or plain(frame.function)))
-    return tuple(kinds)
-
-
 def _from_the_call(kinds: list[tuple[str, str]], *, leading: bool) -> list[tuple[str, str]]:
     """The kinds without the queue, lock or select in which a call waits for its answer."""
     in_queue = next((at for at, (kind, _) in enumerate(kinds) if kind != "queue"), 0)

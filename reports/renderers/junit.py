@@ -66,12 +66,11 @@ def _report(report: Report) -> ElementTree.Element:
     skipped.
     """
     suite = ElementTree.Element("testsuite", name="doctor")
-    failing = ("error", "warning") if report.strict else ("error",)
     items: list[Hazard | Passed | Unchecked] = [*report.hazards, *report.passed, *report.unchecked]
     for item in items:
         name = f"{clean(item.check)} ({clean(', '.join(item.where))})"
         case = ElementTree.SubElement(suite, "testcase", classname="harness.doctor", name=name)
-        if isinstance(item, Hazard) and item.severity in failing:
+        if isinstance(item, Hazard) and item.severity in report.failing:
             problem = ElementTree.SubElement(case, "failure", type=item.severity, message=clean(item.what))
             problem.text = f"seen: {clean(item.measured)}\nwhy: {clean(item.why)}\nfix: {clean(item.fix)}"
         elif isinstance(item, Hazard):

@@ -121,7 +121,7 @@ def _triage(verdict: Verdict) -> list[tuple[str, str]]:
 
 
 def _doctor(report: Report) -> list[tuple[str, str]]:
-    order = {"error": 0, "warning": 1}
+    order = {"error": 0, "warning": 1, "unknown": 2}
     hazards = sorted((item for item in report.hazards if item.severity in order), key=lambda item: order[item.severity])
     if not hazards:
         return []

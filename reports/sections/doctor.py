@@ -5,16 +5,17 @@ from __future__ import annotations
 from reports.doctor_model import SEVERITIES, Hazard, Report, Severity, Unchecked
 
 TITLES: dict[Severity, str] = {"error": "Will fail", "warning": "May fail", "info": "Good to know"}
-
 COMPARED: dict[Severity, str] = {
-    "error": "Makes them other runs", "warning": "May make them other runs", "info": "Differs, and changes no result",
+    "error": "Makes them other runs", "warning": "May make them other runs",
+    "unknown": "Differs, and what it changes is not known",
+    "info": "Differs on purpose, or changes no result",
 }  # fmt: skip
 
 
 def by_severity(report: Report) -> list[tuple[str, list[Hazard]]]:
     """Return (title, hazards) of each severity that occurs, the worst first."""
     titles = COMPARED if report.compared else TITLES
-    groups = [(titles[name], [item for item in report.hazards if item.severity == name]) for name in SEVERITIES]
+    groups = [(titles.get(name, ""), [item for item in report.hazards if item.severity == name]) for name in SEVERITIES]
     return [(title, hazards) for title, hazards in groups if hazards]
 
 

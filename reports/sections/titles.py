@@ -58,7 +58,8 @@ MEANINGS = {
     SEVERITIES["info"]: "What to know of this machine; it breaks nothing.",
     COMPARED["error"]: "Settings that make the two jobs other runs.",
     COMPARED["warning"]: "Settings that may make the two jobs other runs.",
-    COMPARED["info"]: "Settings that differ and change no result.",
+    COMPARED["unknown"]: "Settings that differ, of which nobody knows here what they change.",
+    COMPARED["info"]: "The engine or framework that differs on purpose, and settings that change no result.",
     "Passed": "The checks that found nothing.",
     "Not checked": "The checks that could not look, and why. It is not a pass.",
     # of a mapping

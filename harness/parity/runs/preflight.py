@@ -81,6 +81,8 @@ def check_environment(
     """Check like `environment_for`, but make nothing. A missing environment is made, and checked, when it is used."""
     if envs.exists(backend):
         _checked(envs.resolve(backend, create=False), scenario, None, mapping or {}, say)
+    else:
+        envs.refuse_unreleased(backend)
 
 
 def _checked(

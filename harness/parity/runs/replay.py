@@ -19,7 +19,7 @@ from harness.cluster.experiment import Experiment
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
 from harness.command_options import command_line, command_options
-from harness.errors import BadInput
+from harness.errors import BadInput, HarnessError, collected, refuse
 from harness.nearest_run import MAKES
 from harness.parity.runs.directory import is_run, no_rollouts, no_run
 from harness.parity.runs.preflight import check_device, check_machine, environment_for, preflight
@@ -42,7 +42,12 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
     started = time.monotonic()
     options = dataclasses.replace(options or ReplayOptions(), **changes)
     backend, from_step = options.backend, options.from_step
-    path = _run_directory(run)
+    mistakes: list[HarnessError] = []
+    with collected(mistakes):
+        envs.parse(backend)
+    with collected(mistakes):
+        path = _run_directory(run)
+    refuse(mistakes)
     if refusal := no_rollouts(path, run):
         raise refusal
     if prompt_key(run):
@@ -50,7 +55,6 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
             f"the prompts of {run} were hashed: no engine can score them",
             fix="harness bundle RUN   # where the run is, without --hash-prompts",
         )
-    envs.parse(backend)
     # NumPy, which an extra brings, is behind these: without it the sentences above are still right.
     from harness.parity.runs.source import source
     from harness.parity.subjects.recording.observed_replay import answer, halves

@@ -101,6 +101,10 @@ def _environments(
     """
     mistakes: list[HarnessError] = []
     environments = {}
+    for backend, _ in sides.values():  # before minutes of making the first side's
+        with collected(mistakes):
+            envs.refuse_unreleased(backend)
+    refuse(mistakes)
     for name, (backend, settings) in sides.items():
         with collected(mistakes):
             if mistakes:

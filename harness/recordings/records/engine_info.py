@@ -86,6 +86,11 @@ class Resolved:
         return integer(self.parameters.get("seed"))
 
     @property
+    def prefix_caching(self) -> bool | None:
+        value = self.parameters.get("prefix_caching")
+        return value if isinstance(value, bool) else None
+
+    @property
     def logprobs_mode(self) -> str | None:
         """What the engine calls the log-probabilities that it returns."""
         return filled_text(self.parameters.get("logprobs_mode"))

@@ -503,7 +503,7 @@ def _headline(places: list[standing.Place], twice: int | None, folders: Sequence
             return f"{places[0].who} at {places[0].words}; {threads[0]}: one look only"
         if threads:
             return f"{places[0].who} at {places[0].words}; {len(threads)} threads beside it: one look only"
-        return f"{places[0].who} at {places[0].words}: {'one stack only' if alone else quiet}"
+        return f"{places[0].who} at {places[0].words}: {'nobody else to compare it with' if alone else quiet}"
     return standing.headline(places)
 
 

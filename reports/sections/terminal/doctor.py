@@ -15,7 +15,11 @@ from reports.layout import Page
 from reports.sections import doctor as arrange
 from reports.text import agreeing, clean, counted
 
-_MARKS = {"error": ("✗", "bold red"), "warning": ("!", "bold yellow"), "info": ("·", "bold cyan")}
+_MARKS = {
+    "error": ("✗", "bold red"), "warning": ("!", "bold yellow"), "unknown": ("?", "bold yellow"),
+    "info": ("·", "bold cyan"),
+}  # fmt: skip
+_COUNTED = ("error", "warning")  # severities that have a plural
 _LABEL = 8  # cells of "seen", "why", "fix" with their margins
 
 
@@ -25,7 +29,7 @@ def details(page: Page, report: Report, verbose: bool) -> None:
     _unchecked(page, report)
     for title, hazards in reversed(arrange.by_severity(report)):
         severity = hazards[0].severity
-        severities = severity if severity == "info" else agreeing(len(hazards), severity, f"{severity}s")
+        severities = agreeing(len(hazards), severity, f"{severity}s") if severity in _COUNTED else severity
         page.heading(title, f"{len(hazards)} {severities}")
         for item in hazards:
             _hazard(page, item, len(report.places))

@@ -12,6 +12,7 @@ from scenarios.engines.native import (
     Native,
     Values,
     biases,
+    dtype,
     negated,
     opposite,
     seed_up_to,
@@ -54,7 +55,7 @@ SPELLINGS = {  # srt/arg_groups/fields; --tp, --pp and --dp as argparse complete
     "--nccl-init-addr": "dist_init_addr",
 }  # fmt: skip
 ENGINE = {
-    "dtype": Native("dtype", "auto", note="auto: float16"),
+    "dtype": Native("dtype", "auto", dtype, note="auto: float16"),
     "seed": Native("random_seed", note="random when left out", rejects=seed_up_to(NUMPY_SEEDS)),
     "max_model_len": Native(
         "context_length",
@@ -134,6 +135,7 @@ CARRIED = {
     "kv_cache_dtype": Native(
         "kv_cache_dtype",
         "auto",
+        dtype,
         note="fp8_e4m3 or fp8_e5m2",
         rejects=lambda value: "kv_cache_dtype is fp8_e4m3 or fp8_e5m2, not fp8" if value == "fp8" else "",
     ),

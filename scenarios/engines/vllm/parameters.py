@@ -12,6 +12,7 @@ from scenarios.engines.native import (
     Native,
     Values,
     biases,
+    dtype,
     ids,
     seed_up_to,
     switch,
@@ -47,7 +48,7 @@ SPELLINGS = {  # engine/arg_utils.py; -O3 and -O 3: utils/argparse_utils.py
 # What `converts` strings: vLLM's configuration is made by pydantic. `EngineArgs.create_engine_config` of 0.32.0 takes
 # "64" for each of these, but raises TypeError for max_num_seqs, which it compares before.
 ENGINE = {
-    "dtype": Native("dtype", "auto", note="auto: bfloat16 of a float32 checkpoint on a CPU"),
+    "dtype": Native("dtype", "auto", dtype, note="auto: bfloat16 of a float32 checkpoint on a CPU"),
     "seed": Native("seed", 0, note="0 when left out", rejects=seed_up_to(NUMPY_SEEDS), converts=whole),
     "max_model_len": Native("max_model_len", note="stops at prompt + response = max_model_len", converts=whole),
     "enforce_eager": Native("enforce_eager", False, note="no CUDA graphs and no compilation", converts=switch),
@@ -118,7 +119,7 @@ CARRIED = {
     "kv_cache_dtype": Native(
         "kv_cache_dtype",
         "auto",
-        lambda value, _: "fp8_e4m3" if value == "fp8" else value,
+        lambda value, native: "fp8_e4m3" if value == "fp8" else dtype(value, native),
         note="fp8 is fp8_e4m3",
         write=lambda value: "fp8" if value == "fp8_e4m3" else value,
     ),

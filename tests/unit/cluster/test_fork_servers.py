@@ -20,8 +20,9 @@ from scenarios import forked
 pytestmark = pytest.mark.slow  # interpreters are started
 
 SCRIPT = """
-import json, os, sys
-facts = {"argv": sys.argv, "ppid": os.getppid(), "name": __name__, "imported": "fractions" in sys.modules,
+import json, os, sys, tempfile
+facts = {"temporary": tempfile.gettempdir()}
+facts |= {"argv": sys.argv, "ppid": os.getppid(), "name": __name__, "imported": "fractions" in sys.modules,
          "mine": os.environ.get("MINE"), "folder": os.getcwd(), "first": sys.path[0]}
 print(json.dumps(facts), flush=True)
 print(sys.stdin.read(), file=sys.stderr, flush=True)
@@ -29,9 +30,12 @@ print(sys.stdin.read(), file=sys.stderr, flush=True)
 
 
 @pytest.fixture
-def servers() -> Iterator[ForkServers]:
+def servers(tmp_path: Path) -> Iterator[ForkServers]:
     root = str(Path(__file__).parents[3])
-    made = ForkServers([Preload(sys.executable, {"PYTHONPATH": root}, ("fractions", "no_such_module"))])
+    (tmp_path / "looked_up.py").write_text("import tempfile; tempfile.gettempdir()\n")  # as torch does
+    made = ForkServers(
+        [Preload(sys.executable, {"PYTHONPATH": f"{root}:{tmp_path}"}, ("fractions", "looked_up", "no_such_module"))]
+    )
     made.start()
     yield made
     made.end()
@@ -42,7 +46,7 @@ def _run(command: str, folder: Path) -> tuple[dict[str, object], str]:
     script.write_text(SCRIPT)
     ended = subprocess.run(
         f"exec {command} {script} a 'b c'", shell=True, input="in", capture_output=True, text=True, cwd=folder,
-        env={**os.environ, "MINE": "1"}, timeout=60, check=True,
+        env={**os.environ, "MINE": "1", "TMPDIR": str(folder)}, timeout=60, check=True,
     )  # fmt: skip
     facts: dict[str, object] = json.loads(ended.stdout)
     return facts, ended.stderr.strip()
@@ -55,6 +59,7 @@ def test_a_fork_has_the_arguments_environment_folder_and_streams_of_whoever_aske
     script = str(tmp_path / "script.py")
     assert (facts["argv"], facts["name"], facts["mine"]) == ([script, "a", "b c"], "__main__", "1")
     assert (facts["folder"], facts["first"], errors) == (str(tmp_path), str(tmp_path), "in")
+    assert facts["temporary"] == str(tmp_path), "not where the server keeps its files"
     assert facts["imported"] and facts["ppid"] == servers._servers[0].pid
 
 

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import pytest
 
+from harness.cluster import launch
 from harness.cluster.launch import Cluster
 from scenarios.engines.engine_processes import alive
 
@@ -40,14 +41,40 @@ def test_ray_leaves_its_session_only_of_a_run_that_failed(
     error: type[BaseException] | None, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of one that the user ended, nobody reads the logs: each takes megabytes of TMPDIR."""
-    session = tmp_path / "session"
+    session, latest, code = tmp_path / "ray" / "session", tmp_path / "ray" / "session_latest", tmp_path / "code"
 
     def begun(self: Cluster) -> None:
-        session.mkdir()
+        session.mkdir(parents=True)
+        latest.symlink_to(session)
+        code.mkdir()  # torch makes it at its import
         self._logs = str(session)
+
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setattr(launch, "_compiled_code", lambda: str(code))
 
     monkeypatch.setattr(Cluster, "_begin", begun)
     with contextlib.suppress(KeyboardInterrupt, ValueError), Cluster():
         if error is not None:
             raise error
     assert session.exists() is kept
+    assert latest.parent.exists() is kept and not code.exists()
+
+
+def test_what_others_have_in_the_folder_of_sessions_stays(tmp_path: Path) -> None:
+    mine, theirs, latest = (tmp_path / name for name in ("mine", "theirs", "session_latest"))
+    mine.mkdir()
+    theirs.mkdir()
+    latest.symlink_to(theirs)
+    launch._remove_session(mine)
+    assert not mine.exists() and theirs.exists() and latest.is_symlink()
+
+
+def test_compiled_code_stays_where_it_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = tmp_path / "code"
+    (code / "kernel").mkdir(parents=True)
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setattr(launch, "_compiled_code", lambda: str(code))
+    monkeypatch.setattr(Cluster, "_begin", lambda self: None)
+    with Cluster():
+        pass
+    assert (code / "kernel").exists()

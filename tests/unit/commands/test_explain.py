@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,33 @@ def test_an_unknown_name_comes_with_the_closest(name: str, told: str, capsys: py
     assert f"there is no verdict, cause, check, hang or exit code {name!r}" in first and told in f"{first} "
     assert fix == f"  fix: harness explain {told.strip('?').split()[-1]}"
     assert explained(capsys, *fix.split()[3:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        ("doublebos", "'TOKENIZATION(double BOS)'"),
+        ("K2 order invrsion", "'K2 order inversion'"),
+        ("K2 order invrsion K4", "'K2 order inversion' K4"),
+        ("K4 stale weight", "K4 STALE_WEIGHTS"),
+        ("weightsync", "'weight sync'"),
+    ],
+)
+def test_the_nearest_words_are_proposed_whatever_joins_them(
+    words: str, fix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["explain", *words.split()]) == 2
+    printed = capsys.readouterr().err.splitlines()[1]
+    assert printed == f"  fix: harness explain {fix}"
+    assert cli.main(shlex.split(printed)[2:]) == 0
+
+
+def test_an_exit_code_of_a_signal_is_explained() -> None:
+    [killed] = glossary.find("137")
+    assert killed.kind == "exit code" and "SIGKILL" in killed.meaning
+    assert [glossary.find(text) for text in ("exit code 137", "exit 137")] == [[killed]] * 2
+    assert glossary.find("143") == [entry for entry in glossary.entries() if entry.name == "143"]
 
 
 @pytest.mark.slow

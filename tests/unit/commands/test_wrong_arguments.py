@@ -114,7 +114,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["triage", "nowhere/at/all"], "nowhere/at/all: no such file or directory", "ls ."),
         (["replay", "absent"], "absent does not exist", "ls "),
         (["replay", "a b"], "a b is not a run directory: it has no run.json", "harness replay 'a b/baseline'"),
-        (["replay", "run", "--backend", "none"], "there is no backend 'none'", "harness env list"),
+        (["replay", "run", "--backend", "none"], "there is no backend 'none'", "harness replay run --backend hf   # "),
+        (["parity", "none", "hf"], "there is no backend 'none'", "harness parity hf hf   # or"),
+        (["audit"], "Missing argument 'run'", "harness run ppo-tiny --out runs/mine && harness audit runs/mine"),
+        (["diff"], "Missing argument 'baseline'", "harness parity hf hf --out runs/mine && harness diff runs/mine"),
+        (["replay", "--backend", "hf"], "Missing argument 'run'",
+         "harness run ppo-tiny --out runs/mine && harness replay runs/mine"),
+        (["mapping"], "Missing argument 'FILE'", "printf 'def sglang_engine"),
+        (["render", "github"], "Missing argument 'matrix'", "printf 'name = "),
         (["report", "a c"], "a c does not exist", "harness report 'a b'"),
         (["report", "absent"], "absent does not exist", "ls .   # "),
         (["report", "half"], "half holds neither a verdict (verdict.json) nor a run (run.json); it holds the ",
@@ -287,3 +294,23 @@ def test_a_record_of_a_command_that_failed_at_once_says_that_nothing_was_recorde
 def test_a_process_that_is_given_as_a_command_is_watched_by_its_pid(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["watch", "4194303"]) == 127
     assert "harness watch --pid 4194303" in capsys.readouterr().err
+
+
+def test_what_is_proposed_for_a_missing_argument_works_when_it_is_typed(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that is there is taken, the newest; a file that is none is written first."""
+    shutil.copytree(here / "run", here / "runs" / "mine")
+    shutil.copytree(here / "a b", here / "runs" / "pair")
+    fixes = {}
+    for command in ("audit", "bundle", "diff", "mapping", "nightly"):
+        assert cli.main([command]) == 2
+        fixes[command] = capsys.readouterr().err.splitlines()[-1].removeprefix("  fix: ")
+    assert fixes["diff"] == "harness diff runs/pair"
+    assert cli.main(shlex.split(fixes["audit"])[1:]) in (0, 1, 3)
+    assert cli.main(shlex.split(fixes["bundle"])[1:]) == 0
+    for command in ("mapping", "nightly"):
+        written, _, words = fixes[command].partition(" && ")
+        subprocess.run(written, shell=True, check=True, cwd=here)
+        listed = ["--list"] if command == "nightly" else []
+        assert cli.main([*shlex.split(words)[1:], *listed]) == 0

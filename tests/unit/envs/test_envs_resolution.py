@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fake_environments import RAY, FakeUv, venv
 
-from harness import envs
+from harness import cli, envs
 from harness.envs import Backend, creation, home, interpreter, registration, resolution
 from harness.errors import BadInput, EnvironmentUnusable
 
@@ -68,6 +68,40 @@ def test_a_missing_environment_is_made_on_first_use(uv: FakeUv, capsys: pytest.C
     assert first.startswith("harness: the environment of vllm is missing: it is made first, as by harness env create ")
     calls = len(uv.calls)
     assert envs.resolve("vllm").owned and len(uv.calls) == calls and not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("backend", "status", "refused"),
+    [
+        ("vllm@0.99", "1", True),
+        ("vllm@0.99", "2", False),  # the index cannot be asked: whoever installs it learns why
+        ("vllm@0.33", "0", False),
+        ("vllm@0.32", "1", False),  # the recipe's own
+        ("vllm", "1", False),
+    ],
+)
+def test_a_version_that_was_never_released_is_refused_before_anything_is_made(
+    backend: str, status: str, refused: bool, uv: FakeUv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_UV_RELEASE", status)
+    if not refused:
+        envs.refuse_unreleased(backend)
+        return
+    for make in (envs.refuse_unreleased, envs.resolve):
+        with pytest.raises(BadInput) as caught:
+            make(backend)
+        assert caught.value.instead == backend and envs.parse(caught.value.fix or "").version
+    assert all("--dry-run" in call for call in uv.calls)
+    assert cli.main(["env", "create", backend]) == 2
+
+
+def test_no_index_is_asked_for_a_version_that_is_installed(
+    tmp_path: Path, uv: FakeUv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_UV_RELEASE", "1")
+    made = registration.add("mine", "vllm", str(venv(tmp_path / "mine")))
+    envs.refuse_unreleased(f"vllm@{made.version}")
+    assert uv.calls == []
 
 
 def test_it_is_not_made_when_that_is_not_wanted(uv: FakeUv) -> None:

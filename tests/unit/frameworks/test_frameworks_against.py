@@ -56,7 +56,7 @@ def test_a_batch_that_differs_is_the_answer() -> None:
 
 def test_equal_jobs_on_two_engines_differ_in_the_engine_alone() -> None:
     found = report(SGLANG, VLLM)
-    assert named(found) == ["backend"] and found.exit_code == 0 and found.verdict == "SAME"
+    assert named(found) == ["backend"] and found.exit_code == 0
     [engine] = [item for item in found.hazards if item.check == "same-settings"]
     assert engine.fix.startswith("harness mapping FILE.py --engine vllm ")  # of the user's own, to the second's engine
     assert not found.unchecked
@@ -71,7 +71,7 @@ def test_a_command_is_the_same_as_itself() -> None:
 @pytest.mark.parametrize(
     ("more", "severity"),
     [
-        ("--normalize_reward", "warning"),
+        ("--normalize_reward", "unknown"),
         ("--temperature 0.9", "error"),
         ("--save_steps 5", "info"),
         ("--zero_stage 2", "warning"),
@@ -160,6 +160,62 @@ def test_secrets_are_withheld() -> None:
     secret = "sk-0123456789abcdef0123456789abcdef"
     found = report(VERL, f"{VERL} +trainer.api_key={secret}")
     assert secret not in found.to_json() and all(isinstance(item, Hazard) for item in found.hazards)
+
+
+ROLLOUT = "actor_rollout_ref.rollout"
+GIVEN = f"{ROLLOUT}.seed=1 {ROLLOUT}.max_model_len=2048 data.max_prompt_length=1024 data.max_response_length=1000"
+
+
+def test_what_engines_do_where_nothing_is_given_is_filed_by_what_it_changes() -> None:
+    """Only the engine differs on purpose. Lengths and seeds change results, given or not."""
+    found = report(f"{VERL} {ROLLOUT}.name=vllm", f"{VERL} {ROLLOUT}.name=sglang")
+    assert named(found, "same-meaning") == ["the engines count the context another way"]
+    assert differences(f"{VERL} {ROLLOUT}.name=vllm", f"{VERL} {ROLLOUT}.name=sglang", "info") == [
+        f"{ROLLOUT}.name differs"
+    ]
+    fork = report(SGLANG, VLLM)  # whether this fork gives its engines a length is not known here
+    unknown = [item.what for item in fork.hazards if item.severity == "unknown"]
+    assert unknown == ["the engines have another most tokens where none is given"] and fork.verdict == "MAY DIFFER"
+    both = [f"{VERL} {ROLLOUT}.name={engine} {GIVEN}" for engine in ("vllm", "sglang")]
+    assert not named(report(*both), "same-meaning")
+
+
+@pytest.mark.parametrize(
+    ("setting", "severity"),
+    [
+        (f"{ROLLOUT}.seed=7", "error"),
+        ("data.max_prompt_length=7", "error"),
+        ("data.max_response_length=7", "error"),
+        ("trainer.resume_mode=disable", "warning"),
+        ("trainer.nosuch=1", "unknown"),
+        ("trainer.project_name=mine", "info"),
+        (f"{KWARGS}.vllm.nosuch=1", ""),
+    ],
+)
+def test_a_difference_is_filed_by_what_it_changes(setting: str, severity: str) -> None:
+    name = setting.partition("=")[0].lstrip("+")
+    found = [item for item in report(VERL, f"{VERL} {setting}").hazards if item.what == f"{name} differs"]
+    assert [item.severity for item in found] == [severity] * bool(severity)
+
+
+def test_two_servers_of_two_engines_that_give_nothing_differ_in_what_they_do_then() -> None:
+    servers_of_both = "vllm serve m", "python -m sglang.launch_server --model-path m"
+    assert differing(*servers_of_both) == {
+        "the engines differ": "info",
+        "the engines have another data type where none is given": "warning",
+        "the engines have another engine seed where none is given": "warning",
+        "the engines count the context another way": "warning",
+    }
+    given = (
+        f"{servers_of_both[0]} --seed 1 --dtype float16 --max-model-len 1024",
+        f"{servers_of_both[1]} --random-seed 1 --dtype float16 --context-length 1026",
+    )
+    assert differing(*given) == {"the engines differ": "info"}
+
+
+def test_a_servers_default_that_is_written_down_is_no_difference() -> None:
+    assert differing("vllm serve m", "vllm serve m --seed 0 --tensor-parallel-size 1") == {}
+    assert differing("vllm serve m", "vllm serve m --seed 1") == {"seed": "error"}
 
 
 def test_where_the_output_goes_is_no_word_of_the_command() -> None:
@@ -319,10 +375,10 @@ def test_two_servers_of_one_engine_are_compared_by_its_arguments() -> None:
     assert differing(command, command) == {}
     assert differing(command, "env A=1 vllm serve m --max-model-len=16 --port 2 --no-enforce-eager --foo 3") == {
         "max_model_len": "error",
-        "enforce_eager": "error",
+        "enforce_eager": "warning",
         "port": "info",
-        "foo": "warning",
-        "the variable A": "warning",
+        "foo": "unknown",
+        "the variable A": "unknown",
     }
 
 
@@ -360,7 +416,7 @@ def test_the_versions_of_the_engines_are_told(tmp_path: Path, monkeypatch: pytes
         (program := venv / "bin" / "vllm").write_text("#!/bin/sh\n")
         program.chmod(0o755)
         programs.append(f"{program} serve m")
-    assert differing(*programs) == {"the versions of the engine differ": "warning"}
+    assert differing(*programs) == {"the versions of the engine differ": "unknown"}
     alike = compare(programs[0].split(), programs[0].split())
     assert any("0.31.0" in str(item) for item in alike) and not any(isinstance(item, Hazard) for item in alike)
     unknown = [item for item in compare(programs[0].split(), ["vllm", "serve", "m"]) if isinstance(item, Unchecked)]

@@ -1029,3 +1029,52 @@ def test_a_parameter_beside_the_settings_is_to_be_given(source: str, checked) ->
         checked(source)
     assert refused.value.fix == "--with role=VALUE"
     assert "dtype" in checked(source, more=(("role", "actor"),)).arrived["engine"]
+
+
+DTYPES = {"dtype": ("auto", "bfloat16", "float", "float16", "float32", "half")}
+
+
+@pytest.mark.parametrize(
+    ("source", "findings"),
+    [
+        ('asked["dtype"]', set()),
+        ('{"half": "float16", "float": "float32"}.get(asked["dtype"], asked["dtype"])', set()),
+        ('asked["dtype"].replace("float16", "float32") if asked["dtype"] == "float16" else asked["dtype"]',
+         {("dtype", "altered")}),
+        ('{"half": "bfloat16"}.get(asked["dtype"], asked["dtype"])', {("dtype", "altered")}),
+        ('{"auto": "float16"}.get(asked["dtype"], asked["dtype"])', set()),  # each engine chooses in its own way
+    ],
+)  # fmt: skip
+def test_a_setting_that_is_a_word_is_tried_at_every_word(source: str, findings: set, tmp_path: Path) -> None:
+    file = tmp_path / "users.py"
+    file.write_text(f"def engine_params(asked):\n    return {{'model_path': asked['model'], 'dtype': {source}}}\n")
+    listed = Accepted(choices=DTYPES)
+
+    def wrong(takes: Takes) -> set:
+        judged = check(Asked(str(file), "sglang", "vllm"), takes)
+        return {(item.setting, item.kind) for item in judged.findings if item.kind != "dropped"}
+
+    assert wrong(Takes(listed, listed)) == findings
+    assert not wrong(Takes(Accepted(), Accepted()))  # two words alone are tried where no list is known
+
+
+def test_a_word_of_the_source_alone_is_not_tried(tmp_path: Path) -> None:
+    file = tmp_path / "users.py"
+    file.write_text(
+        "def engine_params(asked):\n    kind = asked['kv_cache_dtype']\n"
+        "    return {'model_path': asked['model'], 'kv_cache_dtype': 'fp8_e4m3' if kind.startswith('fp8') else kind}\n"
+    )
+    source = Accepted(choices={"kv_cache_dtype": ("auto", "fp8", "fp8_e4m3", "fp8_ds_mla")})
+    target = Accepted(choices={"kv_cache_dtype": ("auto", "fp8_e4m3")})
+    judged = check(Asked(str(file), "sglang", "vllm"), Takes(source, target))
+    assert not [item for item in judged.findings if item.kind != "dropped"]
+
+
+def test_a_scenario_asks_for_no_second_name_of_a_data_type(tmp_path: Path) -> None:
+    file = tmp_path / "users.py"
+    file.write_text(
+        "TYPES = {'float32': 'float32', 'bfloat16': 'bfloat16', 'float16': 'half'}\n"
+        "def sglang_engine(asked, ours):\n    return dict(ours, dtype=TYPES.get(asked['dtype'], 'bfloat16'))\n"
+    )
+    listed = Accepted(choices=DTYPES)
+    assert not check(Asked(str(file), "sglang", "vllm"), Takes(listed, listed)).findings

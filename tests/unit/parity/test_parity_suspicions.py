@@ -206,6 +206,35 @@ def test_no_cached_token_tests_nothing_about_the_cache(tmp_path: Path) -> None:
     assert check(put(tmp_path, baseline, candidate), "cache-hit-rate").state == "not tested"
 
 
+@pytest.mark.parametrize(
+    ("off", "is_ruled_out"),
+    [
+        (("baseline", "candidate"), True),
+        (("candidate",), False),  # the other may have one of which no token was compared
+        ((), False),
+    ],
+)
+def test_engines_without_a_prefix_cache_have_nothing_stale(
+    off: tuple[str, ...], is_ruled_out: bool, tmp_path: Path
+) -> None:
+    """A cache that is off counts only with the engine's own counts: one cached token contradicts it."""
+
+    def found(cached: int) -> str:
+        baseline, candidate = plain()
+        for name, recording in (("baseline", baseline), ("candidate", candidate)):
+            for event in recording.events("engine_info"):
+                event["resolved"]["prefix_caching"] = name not in off
+            for event in recording.events("engine_stats"):
+                event["cache_hit_rate"] = 0.0
+            for frame in recording.frames("rollout"):
+                frame.arrays["cached"][:] = cached
+        return check(put(tmp_path / str(cached), baseline, candidate), "cache-hit-rate").evidence
+
+    text = "no engine of these runs has a prefix cache"
+    assert found(0).startswith(text) is is_ruled_out
+    assert not found(1).startswith(text)
+
+
 @pytest.mark.parametrize("wrong", [False, True])
 def test_where_every_token_was_cached_the_learner_alone_can_rule_the_cache_out(wrong: bool, tmp_path: Path) -> None:
     baseline, candidate = plain()

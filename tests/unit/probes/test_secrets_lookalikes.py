@@ -53,6 +53,18 @@ PAIRS = (
         f"password for user 'me' is '{VALUE}'",
         ("password for user 'me' is wrong", "password of 'me' was refused"),
     ),
+    Pair(
+        "a password behind a name like that of a program's file",
+        f"passwd.py:{VALUE}",
+        (
+            "main (passwd.py:123)",
+            "passwd.py:123:4: error",
+            "/a/secrets.py:12, in f",
+            "secrets.py::test_x[a-b]",
+            "[passwd.cu:12] failed",
+            "rank 0 at hf_token.py:88 all_reduce",
+        ),
+    ),
     Pair("a password of a directory", f"bindpw {VALUE}", ("bindpw is missing", "binddn cn=me,dc=example")),
     Pair(
         "a property list",

@@ -6,7 +6,9 @@ import dataclasses
 import errno
 import json
 import os
+import pwd
 import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -321,14 +323,31 @@ def test_a_second_look_does_not_overwrite_the_first(tmp_path):
 
 def test_without_a_target_it_is_told_what_was_looked_at(tmp_path, monkeypatch):
     scope, lines = Scope(ray_address="127.0.0.1:6379"), []
-    driver = Process("h", 7, role="driver", command="python -m train")
+    driver = Process(socket.gethostname(), os.getpid(), role="driver", command="python -m train")
     monkeypatch.setattr(run, "live", lambda what: scope)
     monkeypatch.setattr(run, "collect", lambda scope, out: Evidence(str(out), "live", "", 0.0, (driver,)))
-    run.triage([], tmp_path / "out", tell=lines.append)
+    verdict = run.triage([], tmp_path / "out", tell=lines.append)
     [line] = lines
-    assert line == "no target given: the Ray cluster at 127.0.0.1:6379; driver pid 7, command python -m train"
-    run.triage(["7"], tmp_path / "out-2", tell=lines.append)
-    assert len(lines) == 1
+    user = pwd.getpwuid(os.getuid()).pw_name
+    assert line.startswith(
+        f"no target given: the Ray cluster at 127.0.0.1:6379: driver pid {os.getpid()} of user {user}, "
+        "command python -m train; for another job: harness triage PID"
+    )
+    assert verdict.evidence[0].removeprefix("this is ") == line.removeprefix("no target given: ")
+    verdict = run.triage(["7"], tmp_path / "out-2", tell=lines.append)
+    assert len(lines) == 1 and not any("Ray cluster" in sentence for sentence in verdict.evidence[:1])
+
+
+def test_a_verdict_that_could_not_be_written_says_so_below_its_headline(tmp_path, dumps, monkeypatch):
+    folder, _ = dumps()
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(run, "write_whole", full)
+    verdict = run.triage([str(folder)], tmp_path / "out")
+    assert "could not be written" in verdict.evidence[0] and verdict.evidence[0] in verdict.missing
+    assert verdict.exit_code == 1  # of what it found
 
 
 @pytest.mark.parametrize(
@@ -348,6 +367,10 @@ def test_a_driver_is_looked_at_with_what_it_started(parents, monkeypatch):
 def test_a_folder_that_cannot_be_written_is_refused_before_the_look(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
+    (tmp_path / "stack.txt").write_text('Thread 1 (idle): "MainThread"\n    f (train.py:1)\n')
+    assert cli.main(["triage", "stack.txt", "--out", "/proc/nowhere"]) == 2
+    (tmp_path / "stack.txt").unlink()
+    capsys.readouterr()
     for out in ("file", "file/below", "/proc/nowhere"):
         assert cli.main(["triage", str(os.getpid()), "--out", out]) == 2
         refused, fix = capsys.readouterr().err.splitlines()

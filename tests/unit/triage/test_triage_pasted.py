@@ -296,7 +296,19 @@ def test_a_stack_of_c_alone_says_who_called_the_wait(tmp_path: Path) -> None:
         "#1  0x00007fc73a873dbd in pthread_mutex_lock (mutex=0x56) at ../nptl/pthread_mutex_lock.c:80\n"
         "#2  0x00007fc733b1b7b1 in __kmp_lock_suspend_mx () from libiomp5.so\n"
     )
-    assert judged(tmp_path / "gdb.txt").reason == "pid 26346 at libiomp5.so __kmp_lock_suspend_mx: one stack only"
+    alone = "pid 26346 at libiomp5.so __kmp_lock_suspend_mx: nobody else to compare it with"
+    assert judged(tmp_path / "gdb.txt").reason == alone
+
+
+@pytest.mark.parametrize("command", ["python train.py", "python -m torch.distributed.run train.py"])
+def test_two_stacks_are_never_called_one(command: str, tmp_path: Path) -> None:
+    """Two dumps of one process, and one beside its launcher's."""
+    for name, line, pid in (("a", 12, 100), ("b", 14, 100 if command.endswith("n train.py") else 101)):
+        (tmp_path / name).write_text(
+            f"Process {pid}: {command if name == 'b' else 'python train.py'}\nPython v3.11.7 (/usr/bin/python3.11)\n\n"
+            f'Thread {pid} (idle): "MainThread"\n    recv (socket.py:10)\n    step (train.py:{line})\n'
+        )
+    assert "one stack" not in judged(tmp_path / "a", tmp_path / "b").reason
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,6 +118,9 @@ def cache_hit_rate(e: Evidence) -> Outcome:
         text = f"the {stale_side} differs from its learner on samples with cached tokens only; hit rates {rates_text}"
         return conclude("confirmed", text, decides=False, findings=findings, **buckets)
     cached = {side: bucket for side, bucket in buckets.items() if "cached" in bucket}
+    if not cached and all(_caches_nothing(side) for side in e.sides):
+        text = "no engine of these runs has a prefix cache, and none counted a cached token: nothing can be stale"
+        return conclude("ruled out", text, findings=findings)
     if not cached:
         text = f"no tokens after a cached prompt were compared; hit rates {rates_text}"
         return conclude("not tested", text, findings=findings)
@@ -135,6 +138,17 @@ def cache_hit_rate(e: Evidence) -> Outcome:
 
 def _percent(rate: float) -> str:
     return "not recorded" if math.isnan(rate) else f"{rate:.1%}"
+
+
+def _caches_nothing(side: Side) -> bool:
+    """Whether each engine of a side reports that its prefix cache is off, and no sample had a cached token."""
+    recording = side.recording
+    infos = recording.records.engines
+    if not infos or any(info.resolved.prefix_caching is not False for info in infos) or hit_rate(side) > 0:
+        return False
+    tables = [recording.table("rollout", step) for step in recording.steps("rollout")]
+    counts = [None if rollout is None else rollout.flat("cached") for rollout in tables]
+    return bool(counts) and all(count is not None and not np.any(count) for count in counts)
 
 
 def _cached_tokens(e: Evidence, cached: dict[str, Any], text: str) -> tuple[CheckState, str]:
