@@ -38,8 +38,10 @@ def doctor(
     from harness.frameworks import detection
 
     command, framework = options.command, options.framework
-    if framework != detection.AUTO and detection.framework_named(framework) and not command:
-        raise BadInput("--framework is about a command", fix="-- python train.py")
+    if framework != detection.AUTO:
+        detection.framework_named(framework)  # an unknown name is refused first
+        if not command:
+            raise BadInput("--framework is about a command", fix="-- python train.py")
     if options.against:
         if not command:
             raise BadInput("--against compares with a command", fix="-- python train.py   # the other command")

@@ -183,7 +183,7 @@ def _ask(case: Case) -> Ruling:
 def _nothing_known(case: Case) -> Ruling:
     """INSUFFICIENT: nothing says what the processes do. Explain why, if a note of theirs tells it."""
     watched = Watching("for the next run: harness watch -- COMMAND, whose heartbeats need no stacks from outside")
-    processes = [subject.process for subject in case.live() if subject.process]
+    processes = [subject.process for subject in case.live()]
     notes = [note for process in processes for note in process.notes]
     if any(note.endswith(OTHER_USER) for note in notes):
         return Ruling(
@@ -320,9 +320,9 @@ def _filled(case: Case, ruling: Ruling, step: str) -> str:
     subjects = [
         subject
         for subject in subjects or case.graph.stuck() or case.live()
-        if subject.process and subject.process.pid and not subject.ended
+        if subject.process.pid and not subject.ended
     ]
-    if not subjects or subjects[0].process is None:
+    if not subjects:
         return step
     return step.replace("--pid PID", f"--pid {subjects[0].process.pid}")
 
@@ -440,9 +440,8 @@ def _logged_beside(evidence: Evidence, ruling: Ruling) -> list[str]:
 
 def _between(case: Case) -> list[str]:
     """What moved in a long look at a live job, in words; empty for a short one, in which nothing has to move."""
-    looked = [subject for subject in case.live() if subject.process and len(subject.process.samples) > 1]
-    span_s = max((each.samples[-1].at_s - each.samples[0].at_s for subject in looked if (each := subject.process)),
-                 default=0.0)  # fmt: skip
+    looked = [subject for subject in case.live() if len(subject.process.samples) > 1]
+    span_s = max((subject.process.between_looks_s for subject in looked), default=0.0)
     if case.evidence.source != "live" or case.evidence.stall_s or span_s < LONG_LOOK_S:
         return []
     looked.sort(key=lambda subject: subject.rank is None)

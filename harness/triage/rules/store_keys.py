@@ -14,8 +14,7 @@ from harness.triage import source
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import KEY
 from harness.triage.graph.motion import BETWEEN_RANKS
-from harness.triage.graph.sockets import main_frames
-from harness.triage.places import users
+from harness.triage.places import inner_frame, users
 from harness.triage.rules import standing
 from harness.triage.rules.apart import MAX_DOUBTS, doubts
 from harness.triage.rules.ruling import Case, Live, Ruling
@@ -65,10 +64,10 @@ def _waits(subject: Subject) -> bool:
 
     Only a stack of C shows a wait for a key, and it is taken after the last look.
     """
-    looks = subject.process.samples if subject.process else ()
+    looks = subject.process.samples
     if len(looks) < 2 or subject.progress or subject.blocked or subject.ended or subject.pending:
         return False
-    same = main_frames(looks[0].threads) == main_frames(looks[-1].threads)
+    same = looks[0].main_frames == looks[-1].main_frames
     return same and (
         (_for_key(subject) and looks[0].net_bytes == looks[-1].net_bytes)
         or (subject.doing.kind in BETWEEN_RANKS and subject.before.kind in BETWEEN_RANKS)
@@ -77,15 +76,13 @@ def _waits(subject: Subject) -> bool:
 
 def _key(subject: Subject) -> str:
     """The key for which it waits, where the text has it as a word; empty without one."""
-    frames = main_frames(subject.process.samples[-1].threads) if subject.process else ()
-    mine = next((frame for frame in frames if users(frame)), None)
+    mine = inner_frame(subject.process.main_frames)
     return source.store_key(mine) if mine is not None else ""
 
 
 def _set_keys(subject: Subject, key: str) -> Sequence[str]:
     """Whether the text of the program sets the key anywhere, and which similar one it does set."""
-    frames = main_frames(subject.process.samples[-1].threads) if subject.process else ()
-    files = dict.fromkeys(frame.file for frame in frames if users(frame))
+    files = dict.fromkeys(frame.file for frame in subject.process.main_frames if users(frame))
     set_keys = {name: (file, line) for file in files for name, line in source.keys_set(file).items()}
     if not key or key in set_keys:
         return ()
