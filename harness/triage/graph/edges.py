@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from harness.triage.evidence import Evidence, Process
+from harness.triage.evidence import Evidence, Frame, Process
 from harness.triage.flight.compare import usual_side
 from harness.triage.flight.model import Comparison, GroupState, Mismatch, RankState
 from harness.triage.flight.operations import peers
@@ -451,9 +451,14 @@ def _left_in_order(done: Process, peer: Process) -> bool:
 
 def _in_program(process: Process) -> bool:
     """Whether the main thread is seen inside its program. At the end of the interpreter, where functions of `atexit`
-    run (the last upload of a logger), the module's frame is gone."""
+    run (the last upload of a logger), the module's frame is gone, and so is `run` of a child of multiprocessing."""
     stack = next((look.main_frames for look in reversed(process.samples) if look.threads), ())
-    return any(frame.function == "<module>" for frame in stack)
+    return any(frame.function == "<module>" for frame in stack) or any(map(_runs_child, stack, stack[1:]))
+
+
+def _runs_child(frame: Frame, caller: Frame) -> bool:
+    """Whether a frame runs the program of a child that multiprocessing forked, which has no module's frame."""
+    return plain(frame.function) == "run" and caller.file.endswith("/multiprocessing/process.py")
 
 
 def merged(known_waits: Iterable[Wait], more: Iterable[Wait]) -> list[Wait]:

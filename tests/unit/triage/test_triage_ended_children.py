@@ -18,6 +18,7 @@ from reports.model import Verdict
 
 FILES["_try_wait"] = "/usr/lib/python3.11/subprocess.py"
 FILES["rendezvous"] = "/venv/lib/python3.11/site-packages/torch/distributed/rendezvous.py"
+FILES["Process.run"] = FILES["_bootstrap"] = "/usr/lib/python3.11/multiprocessing/process.py"
 DRIVER, COLLECTS = 90, "main:40 collect _try_wait"
 
 
@@ -92,10 +93,11 @@ def test_a_rank_that_goes_on_alone_does_not_wait_for_those_that_left_the_group(s
     assert found.verdict != "HUNG" and not named(found), found.reason
 
 
-def test_a_rank_that_ended_inside_its_group_is_missed() -> None:
-    """Its shard was shorter: it ends in order, and its group is still there."""
+@pytest.mark.parametrize("outermost", ["<module>", "_bootstrap Process.run", "_bootstrap run"])
+def test_a_rank_that_ended_inside_its_group_is_missed(outermost: str) -> None:
+    """Its shard was shorter: it ends in order, and its group is still there. The others run, or were forked."""
     made = Journal("j", 9, 30.0, groups=(Group("0", (0, 1, 2), "gloo", "", 3),))
-    rest = [rank(n, "<module> main gather_results lock.wait", world=3, ppid=DRIVER, journal=made) for n in (0, 1)]
+    rest = [rank(n, f"{outermost} main gather_results lock.wait", world=3, ppid=DRIVER, journal=made) for n in (0, 1)]
     found = triage(evidence(driver(), *rest, ended_in_order(2, left=False)))
     assert found.verdict == "HUNG" and named(found) == ["node0:102"], found.reason
 
