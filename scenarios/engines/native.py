@@ -134,7 +134,11 @@ def seed_up_to(most: int) -> Callable[[Any], str]:
 
 def dtype(value: Any, native: Values) -> Any:
     """Return a data type under its one name: half is float16, and float is float32."""
-    return {"half": "float16", "float": "float32", "bf16": "bfloat16"}.get(value, value)
+    return (
+        {"half": "float16", "float": "float32", "bf16": "bfloat16"}.get(value, value)
+        if isinstance(value, str)
+        else value
+    )
 
 
 def negated(value: Any, native: Values) -> bool:
