@@ -26,6 +26,10 @@ from reports.sections.parity import ELEVEN, MARKS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+TOP = set(
+    ".ci .github .gitignore AGENTS.md CHANGELOG.md CONTRIBUTING.md LICENSE Makefile README.md SECURITY.md "
+    "constraints.txt docs harness mkdocs.yml probes pyproject.toml reports scenarios tests".split()
+)
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
 _spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
 assert _spec is not None and _spec.loader is not None
@@ -132,6 +136,12 @@ def test_every_path_of_the_architecture_is_there() -> None:
     }
     assert len(named) > 10
     assert not {path for path in named if not (ROOT / path).exists()}
+
+
+def test_nothing_lies_at_the_top_but_what_belongs_there() -> None:
+    """Programs that are tried leave logs and evidence, which are committed in passing."""
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {name.partition("/")[0] for name in tracked.stdout.splitlines()} == TOP
 
 
 @pytest.mark.slow
