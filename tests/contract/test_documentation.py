@@ -26,10 +26,11 @@ from reports.sections.parity import ELEVEN, MARKS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-TOP = set(
-    ".ci .github .gitignore AGENTS.md CHANGELOG.md CONTRIBUTING.md LICENSE Makefile README.md SECURITY.md "
-    "constraints.txt docs harness mkdocs.yml probes pyproject.toml reports scenarios tests".split()
-)
+TOP = {
+    ".ci", ".github", ".gitignore", "AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md",
+    "SECURITY.md", "constraints.txt", "docs", "harness", "mkdocs.yml", "probes", "pyproject.toml", "reports",
+    "scenarios", "tests",
+}  # fmt: skip
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
 _spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
 assert _spec is not None and _spec.loader is not None
