@@ -24,6 +24,7 @@ from harness.errors import BadInput
 from harness.other_paths import another_out
 from harness.triage import archive
 from harness.triage.archive import INDEX
+from harness.triage.copied_frames import own_frames
 from harness.triage.evidence import Evidence, Process
 from harness.verdict_file import NAME as VERDICT
 from probes import redaction
@@ -217,7 +218,7 @@ def _processes(folder: Path, listed: Any, notes: list[str]) -> tuple[Process, ..
         try:
             fields = _load(folder / PROCESSES / name, MAX_PROCESS_BYTES)
             size += (folder / PROCESSES / name).stat().st_size
-            process = decode(Process, fields)
+            process = own_frames(decode(Process, fields))
         except (OSError, ValueError, RecursionError) as error:
             notes.append(f"{PROCESSES}/{name} cannot be read: {_why(error)}")
             continue

@@ -343,7 +343,7 @@ def _hosts_of_culprits(case: Case, ruling: Ruling) -> list[str]:
     return [
         f"{end.label} ran on {hosts[end.rank]}, by the prefix of its lines in the log"
         for end in ends
-        if end.rank in hosts and (end.process is None or end.process.host != hosts[end.rank])
+        if end.rank in hosts and end.process.host != hosts[end.rank]
     ]
 
 

@@ -65,11 +65,9 @@ def _search(judged: Judged, bench: Bench, attribution: Attribution, started: flo
     explained = explain(e, judged.kinds)
     open_ = unexplained(explained, judged.kinds)
     samples = choose(explained, judged.kinds)
-    attribution.reproduced = bool(open_) and {sample for _, sample in open_} <= {sample.number for sample in samples}
     if not samples:
         attribution.notes.append("not tested on the bench: no sample of the difference can be drawn again")
         return
-    attribution.drawn = sum(sample.offends for sample in samples)
     sides = bench.open(samples, _allowed(e, len(samples)))
     # 2. The symptoms of each side, against the reference. Only where recordings leave something unexplained is it worth
     # asking the tokenizer, or syncing once more.
@@ -86,6 +84,8 @@ def _search(judged: Judged, bench: Bench, attribution: Attribution, started: flo
             samples = narrowed(wide, {number for side in sides for number in symptoms[side].by_sample})
         bench.open(samples, _allowed(e, len(samples)))
         symptoms = _compared(e, bench, sides, attribution)
+    attribution.reproduced = bool(open_) and {sample for _, sample in open_} <= {sample.number for sample in samples}
+    attribution.drawn = sum(sample.offends for sample in samples)
     _note_cut_sequences(attribution, len(samples))
     if unnamed and _shows_little(attribution):
         symptoms |= _resent(e, bench, sides, attribution)

@@ -19,7 +19,7 @@ from typing import Any
 
 from harness import dates
 from harness.errors import HarnessError
-from harness.triage import directory
+from harness.triage import copied_frames, directory
 from harness.triage.collect import (
     beats,
     bounded,
@@ -468,8 +468,8 @@ def _look(draft: Draft, terms: _Terms) -> None:
 
 def _own_frames(draft: Draft, threads: tuple[Thread, ...]) -> tuple[Thread, ...]:
     """The threads of a process without frames of its parent, of which the line that forked it is kept."""
-    draft.forked_at = stacks.forked_at(threads) or draft.forked_at
-    return stacks.since_fork(threads)
+    draft.forked_at = copied_frames.forked_at(threads) or draft.forked_at
+    return copied_frames.since_fork(threads)
 
 
 def _looked(draft: Draft, store: tuple[int, ...]) -> proc.Look:

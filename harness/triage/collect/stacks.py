@@ -10,14 +10,13 @@ otherwise than without the look. No native stack is taken of a process in such a
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import re
 import shutil
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from typing import Any
 from harness import extras
 from harness.triage.collect import bounded, channels, proc
 from harness.triage.evidence import NOT_PERMITTED, NOT_PYTHON, Frame, Thread
-from harness.triage.stacks import user_frame
 
 TIMEOUT_S = 4.0  # chosen: half of the eight seconds of a look (`collect`)
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
@@ -222,23 +220,3 @@ def of_beat(stack: Sequence[str]) -> tuple[Thread, ...]:
     matches = [_BEAT.fullmatch(line) for line in stack]
     frames = tuple(Frame(match[3], match[1], int(match[2])) for match in matches if match)
     return (Thread("MainThread", 0, frames, main=True),) if frames else ()
-
-
-def since_fork(threads: Iterable[Thread]) -> tuple[Thread, ...]:
-    """Threads of a child of multiprocessing without the frames of its parent, whose stack a fork copies."""
-    return tuple(
-        replace(thread, frames=thread.frames[:at]) if (at := _fork(thread.frames)) else thread for thread in threads
-    )
-
-
-def forked_at(threads: Iterable[Thread]) -> str:
-    """The user's line of its parent that started a child of multiprocessing; empty where no stack shows it."""
-    copied = (thread.frames[at:] for thread in threads if (at := _fork(thread.frames)))
-    return next(map(user_frame, copied), "")
-
-
-def _fork(frames: Sequence[Frame]) -> int:
-    """The place of the innermost frame that a child has from its parent; 0 if it has none."""
-    files = [frame.file.rpartition("/multiprocessing/")[2] for frame in frames]
-    pairs = enumerate(itertools.pairwise(files), 1)
-    return next((at for at, pair in pairs if pair == ("process.py", "popen_fork.py")), 0)

@@ -214,7 +214,9 @@ def left_out(case: Case, places: Sequence[standing.Place]) -> Ruling | None:
     if len(places) != 2 or 2 * len(places[1].subjects) >= sum(len(place.subjects) for place in places):
         return None
     (awaited, function), (elsewhere, later) = ((_frames(place), _function(place)) for place in places)
-    if function == later or not all(map(source.in_default_group, (awaited[0], elsewhere[0]), (function, later))):
+    if function == later or not (awaited and elsewhere):  # the stack of a rank may not be known
+        return None
+    if not all(map(source.in_default_group, (awaited[0], elsewhere[0]), (function, later))):
         return None
     if not (how := _passed(awaited, elsewhere)):
         return None

@@ -53,7 +53,6 @@ def _reason(first: Subject, whose: str, at: str) -> str:
     """`at`: places at which threads wait for each other's locks; empty without."""
     if at:
         return f"{whose} threads wait for each other's locks at {at}"
-    assert first.process is not None
     if tasks := _in_pool(first.process):
         return f"a task of {whose} pool waits at {_line(tasks[0])} for one that no thread is left to run"
     if parties := _at_barrier(first.process):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from recordings import pair, scenario
 
+from harness.parity.attribution.outcome import Attribution
 from harness.parity.interventions.situation import LEAST, Situation
 from harness.parity.verdict import judged_pair
 from scenarios.bench.case import CaseSample, Symptoms
@@ -43,7 +44,7 @@ class RareBench:
 def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Search for a fault of a few flips in each recorded step on a bench, and return (bench, situations)."""
 
-    def search(every: int) -> tuple[RareBench, list[Situation]]:
+    def search(every: int) -> tuple[RareBench, Attribution, list[Situation]]:
         baseline, candidate = pair(plan=scenario(steps=4), native=False)
         for frame, row in itertools.product(candidate.frames("rollout"), (1, 2, 3)):
             at = int(frame.arrays["output"].offsets[row])
@@ -53,24 +54,25 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         situations: list[Situation] = []
         monkeypatch.setattr(module, "_search_side", lambda s, *rest: situations.append(s))
         bench: Any = RareBench(every)
-        module.search(judged, bench)
-        return bench, situations
+        return bench, module.search(judged, bench), situations
 
     return search
 
 
 @pytest.mark.slow
 def test_samples_that_differ_are_looked_for_in_a_wide_case_and_tried_in_a_small_one(searched: Any) -> None:
-    bench, [situation] = searched(EVERY)
+    bench, attribution, [situation] = searched(EVERY)
     first, wide, narrow = bench.opened
     assert len(first) < len(wide) and len(narrow) < len(wide)
     differing = {sample.number for sample in wide if sample.number % EVERY == DIFFERS}
     assert {sample.number for sample in narrow if sample.offends} == differing and len(differing) > LEAST
-    assert situation.symptoms.total == len(differing)
+    assert situation.symptoms.total == attribution.drawn == len(differing)
+    assert not attribution.reproduced, "none of the samples that the recordings leave unexplained is tried"
     assert any(not sample.offends for sample in narrow)
 
 
 @pytest.mark.slow
 def test_a_fault_that_shows_at_once_needs_no_wider_case(searched: Any) -> None:
-    bench, _ = searched(2)
+    bench, attribution, _ = searched(2)
+    assert attribution.reproduced
     assert len(bench.opened) == 1

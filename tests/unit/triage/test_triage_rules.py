@@ -238,3 +238,12 @@ def test_a_rank_that_has_come_to_its_end_meanwhile_is_not_blamed() -> None:
     control, told = (triage(evidence(one, rank(1, WAIT, world=2)), at) for one in (waits, ends))
     assert control.verdict == "HUNG" and control.triage and control.triage.culprits, control.reason
     assert told.verdict == "SLOW" and "its stack moved" in told.reason, told.reason
+
+
+@pytest.mark.parametrize("looked_at", [3, 2])
+def test_an_odd_operation_is_named_by_the_recorders_where_the_stack_of_its_rank_is_not_known(looked_at: int) -> None:
+    ranks = [rank(number, "main:10 step:42 all_reduce" if number < 2 else "", world=3) for number in range(looked_at)]
+    at = compared(group("0", {0: (9, "all_reduce"), 1: (9, "all_reduce"), 2: (9, "all_gather")}))
+    verdict = triage(evidence(*ranks), at)
+    assert verdict.verdict == "HUNG" and verdict.triage is not None
+    assert [party.rank for party in verdict.triage.culprits] == [2]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 from triage_evidence import rank, samples
 
-from harness.triage.collect import stacks as collected_stacks
-from harness.triage.evidence import Frame, Process, Sample, Thread
+from harness.triage import copied_frames, directory
+from harness.triage.evidence import Evidence, Frame, Process, Sample, Thread
 from harness.triage.places import TABLE, match
 from harness.triage.stacks import Doing, classify, doing, trail, user_frame
 
@@ -223,5 +224,15 @@ def test_a_forked_child_has_no_frames_of_its_parent() -> None:
               Frame("main", "/job/train.py", 9))  # fmt: skip
     child = Thread("MainThread", 7, (*own, *copied), main=True)
     forks = Thread("MainThread", 7, copied, main=True)
-    assert collected_stacks.since_fork([child, forks]) == (dataclasses.replace(child, frames=own), forks)
-    assert collected_stacks.forked_at([child]) == "train.py:9 in main" and not collected_stacks.forked_at([forks])
+    assert copied_frames.since_fork([child, forks]) == (dataclasses.replace(child, frames=own), forks)
+    assert copied_frames.forked_at([child]) == "train.py:9 in main" and not copied_frames.forked_at([forks])
+
+
+def test_evidence_that_was_taken_with_frames_of_the_parent_is_read_without_them(tmp_path: Path) -> None:
+    library = "/usr/lib/python3.11/multiprocessing"
+    run = Frame("run", f"{library}/process.py", 108)
+    copied = (Frame("_launch", f"{library}/popen_fork.py", 71), Frame("main", "/job/train.py", 9))
+    kept = Process("host", 7, samples=(Sample(0.0, "S", threads=(Thread("MainThread", 7, (run, *copied)),)),))
+    directory.write(Evidence(str(tmp_path), "live", "", 0.0, (kept,)), tmp_path)
+    (process,) = directory.read(tmp_path).processes
+    assert (process.threads[0].frames, process.forked_at) == ((run,), "train.py:9 in main")

@@ -119,7 +119,7 @@ def cache_hit_rate(e: Evidence) -> Outcome:
         return conclude("confirmed", text, decides=False, findings=findings, **buckets)
     cached = {side: bucket for side, bucket in buckets.items() if "cached" in bucket}
     if not cached and all(_caches_nothing(side) for side in e.sides):
-        text = "no engine of these runs has a prefix cache, and none counted a cached token: nothing can be stale"
+        text = "every engine of these runs reports its prefix cache off, and none counted a cached token"
         return conclude("ruled out", text, findings=findings)
     if not cached:
         text = f"no tokens after a cached prompt were compared; hit rates {rates_text}"
