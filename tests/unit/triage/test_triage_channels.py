@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import triage_evidence as make
 from triage_evidence import wording
 from waiting import until
 
-from harness.triage.collect import channels, conduct, connections
+from harness.triage.collect import channels, conduct, connections, proc
 from harness.triage.collect.draft import Draft
 from harness.triage.evidence import Process, Sample, Thread
 from harness.triage.graph import build
@@ -52,6 +53,32 @@ def test_how_long_a_sleep_still_lasts_is_read_from_the_kernel(start: Start, seco
     until(lambda: channels.waiting(pid).sleeps_s is not None)
     left_s = channels.waiting(pid).sleeps_s
     assert left_s is not None and seconds - 60 < left_s <= seconds
+
+
+POLL = (
+    "import select, socket; ends = socket.socketpair(); poll = select.poll(); poll.register(ends[0], 1); poll.poll({})"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "timed"),
+    [
+        (POLL.format(100_000), True),
+        (POLL.format(""), False),
+        ("import threading; lock = threading.Lock(); lock.acquire(); lock.acquire(timeout=1_000)", True),
+    ],
+)
+def test_a_limit_is_seen_although_the_process_was_stopped_and_continued(start: Start, text: str, timed: bool) -> None:
+    """As py-spy does for each stack: the kernel goes on with another system call."""
+    pid = start(text)
+    until(lambda: channels.waiting(pid).timed if timed else channels.waiting(pid).polled)
+    before = channels.waiting(pid)
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: proc.look(pid).state == "T")
+    os.kill(pid, signal.SIGCONT)
+    until(lambda: proc.look(pid).state == "S")
+    assert channels.waiting(pid) == before and before.timed is timed
 
 
 def socketpair() -> tuple[int, int]:
