@@ -14,7 +14,6 @@ from scenarios.engines import registry
 
 RUNS = Path("runs")  # where commands record unless they are told otherwise
 MATRIX = r'name = "mine"\n[matrix]\npairs = [["hf", "hf"]]\nscenarios = ["ppo-tiny"]\n'  # as printf takes it
-MAPPING = r"def sglang_engine(asked, ours): return ours\n"
 _PROCESS = "pgrep -af python   # the pid of a process of the job, for harness"
 
 
@@ -30,7 +29,9 @@ def shortest(path: Sequence[str], arguments: Sequence[str]) -> str:
         case ["diff"]:
             return _of_a_pair(words)
         case ["mapping"]:
-            return _of_a_file(words, "mapping.py", MAPPING, "--engine sglang")
+            engine = registry.names(embedded=False)[-1]
+            function = rf"def {engine}_engine(asked, ours): return ours\n"  # as printf takes it
+            return _of_a_file(words, "mapping.py", function, f"--engine {engine}")
         case ["nightly"] | ["render", "github"]:
             return _of_a_file(words, "matrix.toml", MATRIX)
         case ["stacks"]:

@@ -51,7 +51,7 @@ RULES = {
 SHOWN = 60  # characters of a value that a sentence shows
 _REDIRECTION = re.compile(r"(?:\d|&)?>{1,2}&?\d?|<")
 # Sampling parameters whose combinations engines interpret differently.
-_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+_READ_TOGETHER = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 @dataclass(frozen=True)
@@ -438,8 +438,8 @@ def _read_differently(side: Told, other_engine: str) -> Iterator[Problem]:
     differently.
     """
     entries = _by_concept(side)
-    asked_sampling = {name: BY_NAME[name].default for name in _SAMPLING}
-    for name in _SAMPLING:
+    asked_sampling = {name: BY_NAME[name].default for name in _READ_TOGETHER}
+    for name in _READ_TOGETHER:
         value = entries.get(PARAMETERS[name][0], _ABSENT).value
         if value is not None:
             asked_sampling[name] = value

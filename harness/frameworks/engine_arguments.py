@@ -26,7 +26,7 @@ from scenarios.engines import native_arguments, registry
 from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.parameter import Parameter
 
-AUTO = "auto"  # a default that each engine reads in its own way
+BY_ENGINE = "auto"  # a default that each engine reads in its own way
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def other_defaults(engine_a: str, engine_b: str) -> Iterator[tuple[Parameter, st
         second = native_arguments.table(parameter.part, engine_b).get(name)
         if first is None or second is None or not parameter.results or first.note == second.note:
             continue
-        if first.default != second.default or first.default == AUTO:
+        if first.default != second.default or first.default == BY_ENGINE:
             titles = [registry.get(engine).title for engine in (engine_a, engine_b)]
             yield parameter, f"{titles[0]}: {first.name} {first.note}; {titles[1]}: {second.name} {second.note}"
 

@@ -52,8 +52,8 @@ LONG_MS = 600_000
 _SLEEP = {"x86_64": 35, "aarch64": 101}.get(platform.machine(), -1)  # nanosleep
 _CLOCK_SLEEP = {"x86_64": 230, "aarch64": 115}.get(platform.machine(), -1)  # clock_nanosleep
 _MILLISECONDS = {"x86_64": (7, 232, 281), "aarch64": (22,)}.get(platform.machine(), ())
-# restart_syscall(2): how a poll, and a sleep or a futex with a limit, goes on after its process was stopped and continued,
-# as py-spy does it. Its arguments are those of the call that it goes on with.
+# restart_syscall(2): how a poll, and a sleep or a futex with a limit, goes on after its process was stopped and
+# continued, as py-spy does it. Its arguments are those of the call that it goes on with.
 _RESTARTED = {"x86_64": 219, "aarch64": 128}.get(platform.machine(), -1)
 _WATCHED = re.compile(r"^tfd:\s+(\d+)", re.MULTILINE)  # a descriptor that an epoll watches, in its fdinfo
 _POLLS = {"x86_64": (7, 271), "aarch64": (73,)}.get(platform.machine(), ())

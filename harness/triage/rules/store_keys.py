@@ -19,8 +19,6 @@ from harness.triage.rules import standing
 from harness.triage.rules.apart import MAX_DOUBTS, doubts
 from harness.triage.rules.ruling import Case, Live, Ruling
 
-_ALIKE = 0.6  # difflib's own cutoff for names that are close
-
 
 def unset(case: Case) -> Ruling | None:
     """K2 or INSUFFICIENT: all ranks wait, some of them for a key of a store that one of the others would have to
@@ -87,7 +85,7 @@ def _set_keys(subject: Subject, key: str) -> Sequence[str]:
     if not key or key in set_keys:
         return ()
     lines = []
-    for name in difflib.get_close_matches(key, set_keys, 1, _ALIKE):
+    for name in difflib.get_close_matches(key, set_keys, 1):
         file, line = set_keys[name]
         lines.append(f"{file.rpartition('/')[2]}:{line} sets {name!r}, and no line of that file sets {key!r}")
     return lines

@@ -55,7 +55,7 @@ def test_how_long_a_sleep_still_lasts_is_read_from_the_kernel(start: Start, seco
     assert left_s is not None and seconds - 60 < left_s <= seconds
 
 
-POLL = (
+LIMITED_POLL = (
     "import select, socket; ends = socket.socketpair(); poll = select.poll(); poll.register(ends[0], 1); poll.poll({})"
 )
 
@@ -64,8 +64,8 @@ POLL = (
 @pytest.mark.parametrize(
     ("text", "timed"),
     [
-        (POLL.format(100_000), True),
-        (POLL.format(""), False),
+        (LIMITED_POLL.format(100_000), True),
+        (LIMITED_POLL.format(""), False),
         ("import threading; lock = threading.Lock(); lock.acquire(); lock.acquire(timeout=1_000)", True),
     ],
 )
