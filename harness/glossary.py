@@ -211,13 +211,13 @@ def _meant(words: list[str], at: int, among: Sequence[Entry], error: BadInput) -
     spans = [(begin, end) for begin in range(at + 1) for end in range(at + 1, min(len(words), begin + LONGEST_NAME) + 1)
              if end - begin > 1]  # fmt: skip
     phrases = {(begin, end): " ".join(words[begin:end]) for begin, end in spans}
-    near = {span: names for span, phrase in phrases.items() if (names := near_entries(phrase, among, MOST_ALIKE))}
-    if not near:
+    near_spans = {span: names for span, phrase in phrases.items() if (names := near_entries(phrase, among, MOST_ALIKE))}
+    if not near_spans:
         return error
-    begin, end = max(near, key=lambda span: _likeness(phrases[span], near[span][0]))
-    names = near[begin, end]
-    fix = shlex.join(["harness", "explain", *words[:begin], names[0], *words[end:]])
-    return BadInput(f"{_NOTHING_CALLED} {phrases[begin, end]!r}{did_you_mean(names)}", fix=fix)
+    begin, end = max(near_spans, key=lambda span: _likeness(phrases[span], near_spans[span][0]))
+    near = near_spans[begin, end]
+    fix = shlex.join(["harness", "explain", *words[:begin], near[0], *words[end:]])
+    return BadInput(f"{_NOTHING_CALLED} {phrases[begin, end]!r}{did_you_mean(near)}", fix=fix)
 
 
 def _likeness(query: str, name: str) -> float:
@@ -281,8 +281,9 @@ def find(query: str, among: Sequence[Entry] = ()) -> list[Entry]:
     line = _REASON.split(query.strip(_MARKS), maxsplit=1)[0]
     matches = _named(_plain(line), names) or _named(_plain(_CLAUSE.split(line, maxsplit=1)[0]), names)
     if not matches:
-        alike = near_entries(query, all_entries)
-        if not alike and (error := lacking()):
+        error = lacking()  # what is missing may be the very name: then only one that is nearly the same is proposed
+        alike = near_entries(query, all_entries, MOST_ALIKE if error else ALIKE)
+        if not alike and error:
             raise error
         what = f"{_NOTHING_CALLED} {query!r}{did_you_mean(alike)}"
         if alike:

@@ -100,6 +100,7 @@ PLACEHOLDERS = {
 # A placeholder of an f-string, by what its expression ends with; the first that matches. Others stand for a word.
 EXPRESSIONS = (
     (r"near\[0\]", "seed"),
+    (r"^words\[(?::begin|end:)\]$", ""),
     (r"\[\*path, \*arguments", "doctor"),
     (r"is_engine\(word\)", "vllm sglang"),
     (r"shape\.context|^limit$", "128"),  # of a context, which a prompt and a response fit into

@@ -145,7 +145,15 @@ class HFEngine:
 
     @torch.no_grad()
     def _batch(self, requests: list[Request], mapped: Mapped, seed: int) -> list[Completion]:
-        ids, mask = self._padded(requests)
+        if not all(request.prompt_ids for request in requests):
+            raise EngineError("hf: a prompt without tokens")
+        width = max(len(r.prompt_ids) for r in requests)
+        ids = torch.zeros((len(requests), width), dtype=torch.int64, device=self._device)
+        mask = torch.zeros_like(ids)
+        # Padded on the left: what is drawn follows the last column.
+        for row, request in enumerate(requests):
+            ids[row, width - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids, device=self._device)
+            mask[row, width - len(request.prompt_ids) :] = 1
         draws = [draw_of(r, mapped, seed) for r in requests]
         responses = self._responses(requests, mapped)
         seeds = [(self._seed * 1_000_003 + r.sample) % 2**31 for r in requests]
@@ -179,20 +187,6 @@ class HFEngine:
             mask = torch.cat((mask, torch.ones_like(mask[:, :1])), dim=-1)
         answers = zip(requests, responses, seeds, strict=True)
         return [self._completion(request, response, stream_seed) for request, response, stream_seed in answers]
-
-    def _padded(self, requests: list[Request]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return ids and attention mask, padded on the left: what is drawn follows the last column. Raises
-        EngineError.
-        """
-        if not all(request.prompt_ids for request in requests):
-            raise EngineError("hf: a prompt without tokens")
-        width = max(len(request.prompt_ids) for request in requests)
-        ids = torch.zeros((len(requests), width), dtype=torch.int64, device=self._device)
-        mask = torch.zeros_like(ids)
-        for row, request in enumerate(requests):
-            ids[row, width - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids, device=self._device)
-            mask[row, width - len(request.prompt_ids) :] = 1
-        return ids, mask
 
     def _completion(self, request: Request, response: _Response, stream_seed: int) -> Completion:
         return Completion(
