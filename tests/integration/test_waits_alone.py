@@ -85,7 +85,8 @@ HANGS = {
         "its = fork.Process(target=take)\nits.start()\nready()\nits.join()", "K4", "in take"),
     "a queue of processes one of whose readers was killed": (
         "items = fork.Queue()\nreaders = [fork.Process(target=consume, args=(items, None)) for _ in range(3)]\n"
-        "for its in readers: its.start()\ntime.sleep(1)\nreaders[0].kill()\ntime.sleep(1)\nready()\n"
+        "readers[0].start()\nwhile not items._rlock._semlock._is_zero(): time.sleep(0.1)\n"  # it has the lock
+        "for its in readers[1:]: its.start()\ntime.sleep(1)\nreaders[0].kill()\nreaders[0].join()\nready()\n"
         "for its in readers: its.join()", "K4", "in consume"),
     "a loop whose own thread waits for it": (
         "import asyncio\nasync def part(): pass\nasync def main():\n    loop = asyncio.get_running_loop()\n"
