@@ -154,7 +154,8 @@ class _Reader:
         pairs += [(call.args[0], call.args[1])] if len(call.args) > 1 else []
         for host, port in pairs:
             its_host, its_port = self.value(host, scope), self.value(port, scope)
-            if its_port.isdigit() and not its_host.isdigit() and _HOST.fullmatch(its_host):
+            # A server binds to port 0, and the kernel chooses one: nobody can look for it.
+            if its_port.isdigit() and int(its_port) and not its_host.isdigit() and _HOST.fullmatch(its_host):
                 yield f"{its_host}:{its_port}"
         for part in (*call.args, *words.values()):
             if match := _URL.match(self.value(part, scope)):

@@ -164,6 +164,8 @@ def test_the_text_of_a_loop_says_what_it_looks_for(file: str, stack: tuple[str, 
 def test_without_its_text_or_variables_a_loop_says_nothing(file: str) -> None:
     stack = [at(file, "in wait_for"), at(file, "in main too")]
     assert sought(stack, Start()) == ()
+    unbound = dataclasses.replace(START, environ={"PORT": "0"})
+    assert sought([at(file, "in Client.wait"), at(file, "with a client")], unbound) == ()
     assert sought([dataclasses.replace(frame, file="/nonexistent.py") for frame in stack], START) == ()
 
 
