@@ -96,16 +96,16 @@ def test_connections_and_traffic(
     def counted(count: int) -> None:
         """The kernel's answer is as long as the job is large; 10 µs a connection, as it was measured to take."""
 
-        def all_of(family: int) -> list[traffic.Connection]:
+        def all_of(family: int) -> list[tuple[bool, traffic.Connection]]:
             until = time.process_time() + count * 10e-6
             while time.process_time() < until:
                 pass
-            return [traffic.Connection(pid, (pid, pid), 1, 0.0) for pid in range(2 * count)]
+            return [(False, traffic.Connection(pid, (pid, pid), 1, 0.0)) for pid in range(2 * count)]
 
         monkeypatch.setattr(connections, "PROC", tmp_path / str(count))
         monkeypatch.setattr(proc, "PROC", tmp_path / str(count))
         monkeypatch.setattr(traffic, "_all", all_of)
-        monkeypatch.setattr(traffic, "_kept", (0.0, {}))
+        monkeypatch.setattr(traffic, "_kept", traffic.NO_ANSWER)
         monkeypatch.setattr(time, "monotonic", time.process_time)
         assert all(proc.look(pid).net_bytes == 2 for pid in range(1, count))
 
