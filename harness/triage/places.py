@@ -189,6 +189,7 @@ TABLE: tuple[FramePattern, ...] = (
     ),
 )
 
+FUTURE = re.compile(r"/concurrent/futures/_base\.py$")  # where a thread waits for a result of another one
 _FOREIGN = re.compile(
     r"site-packages/|dist-packages/|/lib/python3[^/]*/|^<|\.so(\.|$)|^lib[^/]*$|/probes/((site|adapters)/)?\w+\.py$"
     r"|^[^/]*$(?<!\.py)"

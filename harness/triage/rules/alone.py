@@ -8,20 +8,17 @@ nothing else. Locks of multiprocessing are shared and never show so.
 
 from __future__ import annotations
 
-import re
-
 from harness.triage import source
 from harness.triage.evidence import Frame, Process
 from harness.triage.graph import Subject
 from harness.triage.graph.polling import from_workers
-from harness.triage.places import users
+from harness.triage.places import FUTURE, users
 from harness.triage.rules.alive import WITHIN, actor, in_condition, waits_for_itself
 from harness.triage.rules.ruling import Case, Live, Ruling
 from harness.triage.rules.threads import keepers, name
 from harness.triage.stacks import describe
 
 END_MARK = "put an end mark into the queue when its producer ends, or look after each time limit whether it lives"
-_FUTURE = re.compile(r"/concurrent/futures/_base\.py$")
 
 
 def locked(case: Case) -> Ruling | None:
@@ -135,7 +132,7 @@ def _for_items(subject: Subject) -> bool:
 
 def _for_result(process: Process) -> bool:
     """Whether it waits for the result of a future of threads."""
-    return any(_FUTURE.search(frame.file) for frame in process.main_frames[1:2])
+    return any(FUTURE.search(frame.file) for frame in process.main_frames[1:2])
 
 
 def _notified(process: Process) -> bool:

@@ -13,13 +13,12 @@ from harness.triage.evidence import Frame, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import spent_s
 from harness.triage.loop_text import Loop, awaited_loop
-from harness.triage.places import plain, users
+from harness.triage.places import FUTURE, plain, users
 from harness.triage.rules.ruling import Case, Ruling
 from harness.triage.rules.threads import name
 from harness.triage.stacks import describe
 
 _RUNS = re.compile(r"/asyncio/|/uvloop/")
-_FUTURE = re.compile(r"/concurrent/futures/_base\.py$")
 _WAITS = re.compile(r"/concurrent/futures/_base\.py$|/threading\.py$")
 
 
@@ -82,7 +81,7 @@ def _waits_in_loop(thread: Thread) -> Frame | None:
     if at is None or not _runs(thread):
         return None
     inner, outer = thread.frames[:at], thread.frames[at + 1 :]
-    in_future = any(_FUTURE.search(frame.file) and plain(frame.function) in ("result", "exception") for frame in inner)
+    in_future = any(FUTURE.search(frame.file) and plain(frame.function) in ("result", "exception") for frame in inner)
     waits = in_future and all(_WAITS.search(frame.file) for frame in inner)
     return thread.frames[at] if waits and any(_RUNS.search(frame.file) for frame in outer) else None
 

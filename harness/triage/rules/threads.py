@@ -15,7 +15,7 @@ from harness.triage.evidence import Frame, LostTask, LostThread, Process, Thread
 from harness.triage.graph import Subject, awaiting
 from harness.triage.graph.motion import handlers
 from harness.triage.graph.sockets import main_frames
-from harness.triage.places import inner_frame, plain, runs_users, users
+from harness.triage.places import FUTURE, inner_frame, plain, runs_users, users
 from harness.triage.rules.lock_rings import IN_ONE_ORDER, proven
 from harness.triage.rules.ruling import MOST_NAMED, Case, Ruling
 from harness.triage.stacks import JOINS, Doing, classify, describe, user_frame
@@ -23,7 +23,6 @@ from reports.text import agreeing, first_of
 
 MAX_LINES = 8  # of one verdict
 MAX_THREADS = 4  # of one process
-_FUTURE = re.compile(r"/concurrent/futures/_base\.py$")
 _POOL = re.compile(r"/concurrent/futures/thread\.py$")
 
 
@@ -128,7 +127,7 @@ def inside(process: Process) -> str:
     waiting = inner_frame(frames)
     if waiting is None:
         return ""
-    if any(_FUTURE.search(frame.file) for frame in calls):
+    if any(FUTURE.search(frame.file) for frame in calls):
         return _future(beside, waiting)
     if doing.op in JOINS:
         joined = [thread for thread in beside if runs_users(thread)]
@@ -146,7 +145,7 @@ def _future(beside: Sequence[Thread], waiting: Frame) -> str:
     if not workers:
         return ""
     at = f"waits for a future at {describe(waiting)}"
-    waiting_too = sum(any(_FUTURE.search(frame.file) for frame in thread.frames) for thread in busy)
+    waiting_too = sum(any(FUTURE.search(frame.file) for frame in thread.frames) for thread in busy)
     counted = f"{len(busy)} of {len(workers)} threads of its pools work"
     counted += f", {waiting_too} of these wait for futures as well" if waiting_too else ""
     return f"{at}: {counted}" + (f", {_where(busy)}" if busy else "")

@@ -13,7 +13,7 @@ import re
 from harness.triage import source
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.graph import Subject
-from harness.triage.places import inner_frame, plain, runs_users, users
+from harness.triage.places import FUTURE, inner_frame, plain, runs_users, users
 from harness.triage.rules.alive import in_condition
 from harness.triage.rules.alone import END_MARK, matters
 from harness.triage.rules.lock_rings import IN_ONE_ORDER
@@ -24,7 +24,7 @@ from reports.text import agreeing
 
 ASK_FIRST = "ask for what is awaited before each wait for a notification: one that comes before the wait is lost"
 _QUEUE = "/queue.py"
-_FUTURE, _POOL = re.compile(r"/concurrent/futures/_base\.py$"), re.compile(r"/concurrent/futures/thread\.py$")
+_POOL = re.compile(r"/concurrent/futures/thread\.py$")
 
 
 def locked(case: Case) -> Ruling | None:
@@ -152,7 +152,7 @@ def _in_pool(process: Process) -> list[Thread]:
     """Threads of pools that wait, in a task, for the result of another task."""
     return [
         thread for thread in _own(process)
-        if any(_FUTURE.search(frame.file) for frame in thread.frames)
+        if any(FUTURE.search(frame.file) for frame in thread.frames)
         and any(_POOL.search(frame.file) and plain(frame.function) == "run" for frame in thread.frames)
     ]  # fmt: skip
 
