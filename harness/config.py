@@ -328,6 +328,7 @@ _RANGES: dict[str, tuple[float | None, float | None]] = {
     "ppo.gae_lambda": (0, 1),
     "ppo.checkpoint_every": (0, None),
     "native.samples": (0, None),
+    "native.further": (1, None),
     "native.draws": (1, 20),
     "native.alpha": (1e-9, 0.5),
     "native.margin": (0.01, 2.0),

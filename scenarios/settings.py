@@ -13,6 +13,7 @@ from typing import Any, Literal
 from scenarios.engines.parameter import Axis, sampling
 
 Mode = Literal["coupled", "native", "greedy"]
+MOST_PARTS = 16  # of a draw; each look at smaller ones may spend next to no error
 BUILTIN = "builtin:tiny"  # the model and the prompts, both made from the seed
 
 
@@ -190,10 +191,19 @@ class PPO:
 class Native:
     """The short native stage after a coupled run: each engine's own sampler with the baseline's recorded weights."""
 
-    samples: int = 1024  # per side and draw
-    draws: int = 4  # most draws of this many samples; draws stop when every quantity is equal or different
+    samples: int = 1024  # per side in the first draw
+    further: int = 256  # per side in each later draw; draws stop when every quantity is equal or different
+    draws: int = 4  # the most samples, in multiples of the first draw
     alpha: float = 0.001  # of all tests at all looks together: how often sound samplers are called different
     margin: float = 0.2  # difference of two means, in standard deviations within prompts, that still counts as equal
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The samples per side of each draw, if nothing ends the drawing before."""
+        most = self.samples * self.draws
+        later = min(self.samples, max(self.further, -(-self.samples // MOST_PARTS)))
+        starts = range(self.samples, most, later) if later else ()
+        return self.samples, *(min(later, most - start) for start in starts)
 
 
 @dataclass(frozen=True)

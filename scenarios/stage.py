@@ -184,10 +184,10 @@ class Stage:
         """
         settings = Scenario.from_json(scenario)
         batch = prompts.load(settings, models.load_tokenizer(policy))
-        wanted = settings.native.samples
-        # Steps beyond the run's own, so that the native stage never uses a pair of prompt and number of the coupled
-        # run.
-        steps = range(settings.steps + (draw - 1) * wanted, settings.steps + draw * wanted)
+        wanted = settings.native.sizes[draw - 1]
+        # Steps beyond the run's own and those of earlier draws, so that no pair of prompt and number is used twice.
+        first_step = settings.steps + sum(settings.native.sizes[: draw - 1])
+        steps = range(first_step, first_step + wanted)
         numbered = [pair for step in steps for pair in batch.batch(step)][:wanted]
         requests = [Request(number, ids) for number, ids in numbered]
         opened = session.submit("record_to", run_dir)

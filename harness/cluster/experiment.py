@@ -376,7 +376,7 @@ class Experiment:
 
     @staticmethod
     def _native_phase(side: Side, draw: int) -> str:
-        most = side.scenario.native.draws
+        most = len(side.scenario.native.sizes)
         return "native stage" if draw == 1 else f"native stage: draw {draw} of at most {most}"
 
     def _warm_native(self, side: Side, policy: str, scenario: Scenario) -> Remote:

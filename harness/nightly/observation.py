@@ -100,8 +100,8 @@ def observed(verdict: Verdict, folder: Path, *, seconds: float = 0.0) -> Observa
     """Return the observation of a verdict whose recordings are in `folder`."""
     body = verdict.parity
     counts = {name: _count(verdict.coverage[name]) for name in COUNTS if name in verdict.coverage}
-    if "native_samples" in counts:  # per draw: the number of draws needed for a decision is random
-        counts["native_samples"] /= max(1.0, number(verdict.coverage.get("native_draws"), 1.0))
+    if body is not None and (first_draw := _first_draw(body)):
+        counts["native_samples"] = first_draw
     metrics, phases, checks = counts, dict[str, float](), dict[str, str]()
     if body is not None:
         metrics, phases = counts | _metrics(body), _phases(body)
@@ -145,6 +145,12 @@ def of_suite(result: Mapping[str, Any], folder: Path, *, seconds: float = 0.0) -
         seconds=seconds,
         recording=str(folder),
     )
+
+
+def _first_draw(body: Parity) -> float:
+    """Return the native samples of both sides in their first draw: how many draws a decision needs is random."""
+    looks = [look for check in body.checks if check.name == "native" for look in check.details.get("looks", ())]
+    return _count(looks[0]["samples"]) if looks else 0.0
 
 
 def _count(value: Any) -> float:

@@ -196,7 +196,7 @@ def test_ties_that_rounding_turned_do_not_break_a_promise(tmp_path: Path) -> Non
 
 def drawn(folder: Path, did: Hypothesis, times: int, seed: int = 1, **settings: Any) -> Verdict:
     """A sound baseline against a candidate that draws as `did`, both after so many draws."""
-    native = Native(**{"samples": 384, "margin": MARGIN, **settings})
+    native = Native(**{"samples": 384, "further": 384, "margin": MARGIN, **settings})
     both = make("baseline", plan(Sampling(), native)), make("candidate", plan(Sampling(), native))
     for side, (recording, how) in enumerate(zip(both, (PLAIN, did), strict=True)):
         give(recording, *(Stage(how, seed=seed + 10 * draw + side) for draw in range(times)))

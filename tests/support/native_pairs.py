@@ -10,6 +10,7 @@ what a temperature does to whole sequences.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 from collections import Counter
 from functools import cache
@@ -22,8 +23,10 @@ from harness.parity.subjects.native_sampler.observed import NativeResult, Statis
 from harness.parity.subjects.native_sampler.observed_distributions import compared, conclude, look
 from harness.parity.subjects.native_sampler.observed_looks import Plan
 from harness.parity.subjects.native_sampler.observed_samples import Samples
+from scenarios.settings import Native
 
 RECORDED = Path(__file__).parents[1] / "fixtures/native_samples.npz"
+DEFAULT_PLAN = Plan(part=Native.further / Native.samples)
 GROUP = 4  # samples of a prompt side by side, as the built-in scenario draws them
 PERMUTATIONS = 399  # what decides is below one of 1,999 anyhow
 
@@ -72,22 +75,25 @@ def sampler_tests(rng: np.random.Generator, side: str, rows: np.ndarray) -> Test
     }
 
 
-def ended(seed: int, temperature: float = 1.0, plan: Plan | None = None, part: int = 1024) -> NativeResult:
-    """One pair, looked at until it is decided, or until the cap. `temperature`: of the candidate."""
-    plan, rng = plan or Plan(), np.random.default_rng(seed)
-    count = int(recorded()["prompt"].max()) + 1
-    passes = -(-part * plan.draws // (count * GROUP))
-    prompts = np.concatenate([np.repeat(rng.permutation(count), GROUP) for _ in range(passes)])[: part * plan.draws]
-    draw = np.repeat(np.arange(1, plan.draws + 1), part)
+def ended(seed: int, temperature: float = 1.0, plan: Plan = DEFAULT_PLAN, first: int = 1024) -> NativeResult:
+    """One pair, looked at until it is decided, or until the cap. `temperature`: of the candidate. `first`: samples a
+    side of the first draw.
+    """
+    rng = np.random.default_rng(seed)
+    count, most = int(recorded()["prompt"].max()) + 1, first * plan.draws
+    passes = -(-most // (count * GROUP))
+    prompts = np.concatenate([np.repeat(rng.permutation(count), GROUP) for _ in range(passes)])[:most]
+    sizes = Native(samples=first, further=int(first * plan.part), draws=plan.draws).sizes
+    draw = np.repeat(np.arange(1, len(sizes) + 1), sizes)
     rows = drawn(rng, prompts, 1.0), drawn(rng, prompts, temperature)
     pair = [samples(rng, side, draw) for side in rows]
-    result = NativeResult(draws=plan.draws, margin=plan.margin, alpha=plan.alpha, most=part * plan.draws)
-    for number in range(1, plan.draws + 1):
+    result = NativeResult(**vars(plan), most=most)
+    for number, so_far in enumerate(itertools.accumulate(sizes), 1):
         both = compared(*(side.first(number) for side in pair), margin=plan.margin, permutations=PERMUTATIONS)
         assert both is not None
         for name, side in zip(("baseline", "candidate"), rows, strict=True):
-            both.tests |= sampler_tests(rng, name, side[: part * number])
-        counts = (part * number, part * number)
+            both.tests |= sampler_tests(rng, name, side[:so_far])
+        counts = (so_far, so_far)
         looks = (*result.looks, look(both, plan, number, counts))
         result = conclude(dataclasses.replace(result, samples=counts, looks=looks), both, plan)
         if not result.wants_more:
@@ -105,5 +111,7 @@ def tally(results: list[NativeResult]) -> tuple[Counter[str], Counter[int]]:
 
 if __name__ == "__main__":
     pairs, hot = int((sys.argv[1:2] or ["1000"])[0]), float((sys.argv[2:3] or ["1"])[0])
-    for words in tally([ended(seed, hot) for seed in range(pairs)]):
+    results = [ended(seed, hot) for seed in range(pairs)]
+    for words in tally(results):
         print(dict(sorted(words.items())))
+    print("samples a side, in the mean:", round(sum(result.samples[0] for result in results) / pairs))

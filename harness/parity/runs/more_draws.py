@@ -21,7 +21,7 @@ def draw_on(
     from harness.parity.gather import native_stage_alone  # the judge's libraries, which no run needs
     from harness.parity.subjects.native_sampler.observed_samples import draws_of
 
-    for draw in range(2, baseline_side.scenario.native.draws + 1):
+    for draw in range(2, len(baseline_side.scenario.native.sizes) + 1):
         try:
             e = native_stage_alone(library.open(baseline_side.run_dir), library.open(candidate_side.run_dir), cap=cap)
         except (FormatError, OSError):  # the verdict reports it

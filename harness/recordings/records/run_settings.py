@@ -103,15 +103,19 @@ class LearnerSettings:
 
 @dataclass(frozen=True)
 class NativeSettings:
-    """The native stage: parts that it draws at most, its error rate, and the margin of what counts as equal."""
+    """The native stage: samples of its first draw and of each later one, the most in multiples of the first, its error
+    rate, and the margin of what counts as equal.
+    """
 
+    samples: float
+    further: float
     draws: float
     alpha: float
     margin: float
 
     @classmethod
     def of(cls, section: Parameters) -> NativeSettings:
-        return cls(*(number(section.get(name)) for name in ("draws", "alpha", "margin")))
+        return cls(*(number(section.get(name)) for name in ("samples", "further", "draws", "alpha", "margin")))
 
 
 @dataclass(frozen=True)

@@ -79,11 +79,11 @@ def test_native_samples_of_both_sides_are_counted_together(drawn: Any, count: fl
     assert observed(verdict, tmp_path).metrics == pytest.approx({"native_samples": count}, nan_ok=True)
 
 
-def test_a_night_that_drew_on_counts_the_native_samples_of_a_draw(tmp_path: Path) -> None:
-    coverage = {"native_samples": [3072, 3072], "native_draws": 3}
-    assert (
-        observed(Verdict("parity", "EQUIVALENT", 0, "", coverage=coverage), tmp_path).metrics["native_samples"] == 2048
-    )
+def test_a_night_that_drew_on_counts_the_native_samples_of_its_first_draw(tmp_path: Path) -> None:
+    looks = [{"samples": [1024, 1024]}, {"samples": [1280, 1279]}]
+    body = Parity(None, {}, [Check("native", "ruled out", "equal", details={"looks": looks})], [])
+    verdict = Verdict("parity", "EQUIVALENT", 0, "", coverage={"native_samples": [1280, 1279]}, parity=body)
+    assert observed(verdict, tmp_path).metrics["native_samples"] == 2048
 
 
 def test_how_far_the_engines_own_samplers_are_apart_is_a_metric(tmp_path: Path) -> None:

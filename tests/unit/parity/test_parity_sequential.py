@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from harness.parity.subjects.native_sampler.observed import (
@@ -16,20 +21,44 @@ from harness.parity.subjects.native_sampler.observed import (
     NativeResult,
     Quantity,
     Statistic,
+    most_looks,
 )
 from harness.parity.subjects.native_sampler.observed_distributions import Compared, conclude, look
 from harness.parity.subjects.native_sampler.observed_looks import Plan
 from harness.parity.subjects.native_sampler.observed_two_samples import Equivalence, p_value
+from harness.recordings.records.run_settings import NativeSettings
+from scenarios.settings import Native
 
 MEAN, SHAPE = Statistic.of("length", "mean"), Statistic.of("length", "distribution (KS)")
 
 
-@pytest.mark.parametrize("draws", [1, 2, 4, 20])
-def test_all_looks_together_spend_the_error_and_no_more(draws: int) -> None:
-    plan = Plan(draws=draws)
-    levels = [plan.level(plan.alpha, draw) for draw in range(1, draws + 1)]
+@pytest.mark.parametrize(
+    ("draws", "part", "looks"),
+    [(1, 1.0, 1), (2, 1.0, 2), (4, 1.0, 4), (20, 1.0, 20), (4, 0.25, 13), (1, 0.25, 1), (2, 0.3, 5)],
+)
+def test_all_looks_together_spend_the_error_and_no_more(draws: int, part: float, looks: int) -> None:
+    plan = Plan(draws=draws, part=part)
+    levels = [plan.level(plan.alpha, draw) for draw in range(1, looks + 1)]
     assert sum(levels) == pytest.approx(plan.alpha) and levels == sorted(levels, reverse=True)
     assert plan.strictest == (pytest.approx(levels[-1]), pytest.approx(levels[-1] * 50))
+
+
+@given(samples=st.integers(0, 5000), further=st.integers(1, 5000), draws=st.integers(1, 20))
+def test_the_draws_of_a_stage_are_those_of_its_plan(samples: int, further: int, draws: int) -> None:
+    settings = Native(samples=samples, further=further, draws=draws)
+    sizes = settings.sizes
+    assert sizes[0] == samples and sum(sizes) == samples * draws and all(size <= samples for size in sizes)
+    section = dataclasses.asdict(settings)
+    plan = Plan.of(
+        cast(Any, SimpleNamespace(records=SimpleNamespace(settings=SimpleNamespace(native=NativeSettings.of(section)))))
+    )
+    if samples:
+        assert abs(most_looks(plan.draws, plan.part) - len(sizes)) <= 1
+    without = NativeSettings.of({name: value for name, value in section.items() if name != "further"})
+    assert (
+        Plan.of(cast(Any, SimpleNamespace(records=SimpleNamespace(settings=SimpleNamespace(native=without))))).part
+        == 1.0
+    )
 
 
 def measured(p: float, apart: float, error: float = 0.044) -> Compared:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,10 +15,15 @@ from reports.text import figure, part_of
 FINISH = "finish"  # a quantity: the share of the most common finish reason
 NOT_RUN = "not run"  # in the coverage, for a stage that neither run has
 MARGIN = 0.2  # standard deviations: a small effect (Cohen 1988), the usual smallest effect of interest
-MOST_DRAWS = 20  # draws that may be planned; with more, each look may spend next to no error
-DRAWS = 4  # the most draws. With 1,024 samples each, either equality or a difference is shown, whatever the means are
+MOST_DRAWS = 20  # multiples of the first draw that may be planned; with more, a look may spend next to no error
+DRAWS = 4  # the most samples, in multiples of the first draw. Of 4,096 either equality or a difference is shown
 ALPHA = 0.001  # sound samplers are called different in one stage of a thousand; a nightly run has sixty stages
 EQUIVALENCE_ALPHA = 0.05  # of two one-sided tests: the 90 % interval lies within the margin
+
+
+def most_looks(draws: int, part: float) -> int:
+    """Return the looks of a stage that draws at most `draws` times its first draw, in parts of `part` of that draw."""
+    return 1 + math.ceil((draws - 1) / part - 1e-9)
 
 
 class Statistic(str):
@@ -157,8 +163,9 @@ class Meaning:
 class NativeResult:
     """The native stage of both sides.
 
-    `looks`: one after each draw, at most `draws`. `tests`: tests of a difference at the last look. `most`: samples a
-    side that may be drawn. `sampler`, `meanings`, `repeats`: side -> the results of the module of that subject.
+    `looks`: one after each draw. `draws`: the most samples, in multiples of the first draw. `part`: samples of a later
+    draw, as a share of the first. `most`: samples a side that may be drawn. `tests`: tests of a difference at the last
+    look. `sampler`, `meanings`, `repeats`: side -> the results of the module of that subject.
     """
 
     looks: tuple[Look, ...] = ()
@@ -168,6 +175,7 @@ class NativeResult:
     alpha: float = ALPHA
     equivalence_alpha: float = EQUIVALENCE_ALPHA
     draws: int = DRAWS
+    part: float = 1.0
     most: int = 0
     samples: tuple[int, int] = (0, 0)
     identical: int = 0  # samples of the same number that both sides drew alike
@@ -181,6 +189,11 @@ class NativeResult:
     findings: tuple[Finding, ...] = ()
     not_compared: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()  # what a stage lacks for comparing it with the learner and itself
+
+    @property
+    def most_looks(self) -> int:
+        """Return the most looks, one after each draw."""
+        return most_looks(self.draws, self.part)
 
     @property
     def rejected(self) -> tuple[Statistic, ...]:
@@ -217,7 +230,7 @@ class NativeResult:
         """Return tests of a difference that the next draw may decide; none once a difference was shown, or after the
         last draw.
         """
-        ended = self.rejected or len(self.looks) >= self.draws
+        ended = self.rejected or len(self.looks) >= self.most_looks
         return () if ended or not self.looks else self.looks[-1].doubtful
 
     @property
@@ -225,7 +238,7 @@ class NativeResult:
         """Whether another draw may decide more. It does not after a difference was shown, nor where all draws are too
         few.
         """
-        if self.rejected or not self.looks or len(self.looks) >= self.draws:
+        if self.rejected or not self.looks or len(self.looks) >= self.most_looks:
             return False
         undecided = [] if self.skipped else [self.quantities[name] for name in self.undecided]
         within_reach = [min(quantity.enough, quantity.needed) <= self.most for quantity in undecided]
@@ -257,8 +270,8 @@ class NativeResult:
     def sentences(self) -> list[str]:
         """Return how much was drawn, and a sentence for each quantity."""
         drawn = " and ".join(f"{count:,}" for count in self.samples)
-        most = f", at most {self.most:,} a side" if len(self.looks) < self.draws else ""
-        draws = part_of(len(self.looks), self.draws, "draw")
+        most = f", at most {self.most:,} a side" if len(self.looks) < self.most_looks else ""
+        draws = part_of(len(self.looks), self.most_looks, "draw")
         margin = f"means are equal to within {figure(self.margin)} standard deviations"
         lines = [f"{drawn} samples of {self.prompts:,} prompts in {draws}{most}; {margin}"]
         lines += [self._sentence(name) for name in self.quantities]

@@ -110,7 +110,7 @@ def in_doubt(e: Evidence) -> list[str]:
     if e.native is None or not e.native.doubtful:
         return []
     doubtful_tests = ranked(e.native.doubtful, e.native.tests)
-    draws = f"{part_of(len(e.native.looks), e.native.draws, 'draw')} were recorded"
+    draws = f"{part_of(len(e.native.looks), e.native.most_looks, 'draw')} were recorded"
     return [f"the engines' own samplers: a difference that may be chance, {doubtful_tests}; only {draws}"]
 
 

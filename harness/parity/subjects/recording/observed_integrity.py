@@ -34,7 +34,7 @@ _STAGE = ("native", "repeat", "native_score")  # frames of a native stage
 # Settings that are used as numbers. A recording in which one is no number is unreadable.
 _NUMBERS = {
     "scenario": ("steps", "seed"),
-    "scenario.native": ("alpha", "margin", "draws"),
+    "scenario.native": ("alpha", "margin", "draws", "samples", "further"),
     "scenario.rollout": ("prompts_per_step", "samples_per_prompt"),
     "scenario.sampling": tuple(parameter.name for parameter in fields(Sampling) if parameter.type in ("int", "float")),
 }
