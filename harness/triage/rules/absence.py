@@ -286,7 +286,6 @@ def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
     children = [] if siblings else _joined(case, waiters)
     awaiting = children or waiters
     reason = _waiting(case, waiters, siblings, children)
-    pid = next((str(subject.process.pid) for subject in (*siblings, *children)), "PID")
     return Ruling(
         "INSUFFICIENT",
         reason,
@@ -295,14 +294,15 @@ def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
         ),
         missing=tuple(f"for whom {waiter.label} waits" for waiter in awaiting[:MAX_DESCRIBED]),
         place=(siblings or awaiting)[0].state(),
+        about=tuple(subject.key for subject in siblings or awaiting),
         next=(
-            Live(f"py-spy dump --pid {pid}   # why it is not where the others wait" if siblings else ""),
-            Live(f"py-spy dump --pid {pid}   # for whom this child waits" if children else ""),
+            Live("py-spy dump --pid PID   # why it is not where the others wait" if siblings else ""),
+            Live("py-spy dump --pid PID   # for whom this child waits" if children else ""),
             case.attach(),
             NAME_WHO_IS_ASKED
             if case.evidence.is_watched
             else "for the next run: harness watch -- COMMAND, which records groups and open spans",
-            Native.dump("what it waits for in C", pid if children else "PID"),
+            Native.dump("what it waits for in C", waiters[0].process.pid if siblings else "PID"),
         ),
     )
 

@@ -59,6 +59,7 @@ def apart(case: Case) -> Ruling | None:
             evidence=lines,
             missing=tuple(open_questions[:MAX_DOUBTS]),
             place=where,
+            about=tuple(subject.key for subject in ranks),
             next=(again, *_NEXT),
         )
     # The text is read from the lines at which main threads stand.

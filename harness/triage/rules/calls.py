@@ -74,6 +74,7 @@ def read_ring(case: Case) -> Ruling | None:
             "signal or a process of another container is still to write",
         ),
         place=" and ".join(dict.fromkeys(read.channel for read in ring.values())),
+        about=tuple(ring),
         missing=("who else may write: native threads, signal handlers, processes of other containers",),
         next=(LOST, Native.dump("of each: whether a thread of native code works")),
     )
