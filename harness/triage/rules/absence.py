@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from harness.triage import source, wchan
 from harness.triage.evidence import PASTED, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names
 from harness.triage.graph.motion import BETWEEN_RANKS, handlers
+from harness.triage.places import inner_frame
 from harness.triage.rules import standing, threads
 from harness.triage.rules.alive import actor, failed, user_frames
 from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_client
@@ -298,6 +299,7 @@ def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
         next=(
             Live("py-spy dump --pid PID   # why it is not where the others wait" if siblings else ""),
             Live("py-spy dump --pid PID   # for whom this child waits" if children else ""),
+            *_group_of_each(awaiting),
             case.attach(),
             NAME_WHO_IS_ASKED
             if case.evidence.is_watched
@@ -305,6 +307,16 @@ def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
             Native.dump("what it waits for in C", waiters[0].process.pid if siblings else "PID"),
         ),
     )
+
+
+def _group_of_each(waiters: Sequence[Subject]) -> Iterator[str]:
+    """Advice where all wait in one line of a loop over groups: each may be in another one."""
+    for place in standing.places_of(waiters):
+        frame = inner_frame(place.subjects[0].process.main_frames)
+        group = source.group_of(frame, place.words.rpartition(" ")[2]) if frame is not None else ""
+        if len(place.subjects) > 1 and frame is not None and group and source.runs_through_groups(frame, group):
+            at = place.words.partition(" ")[0]
+            yield f"compare `{group}` at {at} on each rank: two that go through their groups in two orders wait for good"
 
 
 def _waiting(case: Case, waiters: list[Subject], siblings: list[Subject], children: list[Subject]) -> str:

@@ -79,13 +79,17 @@ def test_two_that_read_from_each_other_are_no_pass(processes: tuple[Process, ...
 @pytest.mark.parametrize(
     "processes",
     [
-        pytest.param((reader(CLIENT, SERVER), process(SERVER, "process", "main:3 work:4")), id="the other one reads not"),
+        pytest.param(
+            (reader(CLIENT, SERVER), process(SERVER, "process", "main:3 work:4")), id="the other one reads not"
+        ),
         pytest.param((reader(CLIENT, SERVER), reader(SERVER, 9)), id="the other one reads from outside"),
-        pytest.param((reader(CLIENT, SERVER, THIRD), reader(SERVER, CLIENT), process(THIRD, "process", "main:3 work:4")),
-                     id="a third one can write"),
+        pytest.param(
+            (reader(CLIENT, SERVER, THIRD), reader(SERVER, CLIENT), process(THIRD, "process", "main:3 work:4")),
+            id="a third one can write",
+        ),
         pytest.param((reader(CLIENT), reader(SERVER)), id="who writes is not known"),
     ],
-)  # fmt: skip
+)
 def test_a_read_that_somebody_else_may_end_is_not_called_hung(processes: tuple[Process, ...]) -> None:
     assert judged(*processes).verdict != "HUNG"
 
