@@ -85,10 +85,8 @@ class Sample:
     beat_delay_s: Number | None = None  # the same for the thread that writes its heartbeat
     beat_state: str = ""  # state of that thread, as `state`
     service_cpu_s: Number = 0.0  # CPU seconds of threads that only serve a device: CUDA's and NCCL's, which poll
-    # Pipe or socket that its main thread waits to read from, "pipe:[7]", and whether the kernel shows that this wait has
-    # no time limit.
-    reading: str = ""
-    reads_for_ever: bool = False
+    reading: str = ""  # pipe or socket that its main thread waits to read from, "pipe:[7]"
+    reads_for_ever: bool = False  # the kernel shows that this wait has no time limit
     writing: str = ""  # full pipe or Unix socket to which one of its threads waits to write, "pipe:[7]"
     writes_to: str = ""  # which of its streams that is, stdout or stderr; empty for another descriptor
     locked_alone: bool = (

@@ -352,9 +352,10 @@ def innermost_loop(frame: Frame) -> ast.For | ast.While | ast.AsyncFor | None:
 # Calls of a loop that waits for the end of a child, says so, and reads nothing of what the child writes.
 _OF_WAITING = frozenset({
     "wait", "join", "poll", "is_alive", "print", "debug", "info", "warning", "error", "exception", "critical", "log",
-    "monotonic", "time", "perf_counter", "sleep", "format", "round", "flush", "str", "len",
+    "monotonic", "time", "perf_counter", "sleep", "format", "round", "flush", "str", "len", "waitpid",
 })  # fmt: skip
-_LEFT_BY = frozenset({"poll", "is_alive", "returncode", "exitcode"})  # what tells that the child has ended
+_CLOCKS = frozenset({"monotonic", "time", "perf_counter"})
+_LEFT_BY = frozenset({"poll", "is_alive", "returncode", "exitcode", "waitpid"})  # what tells that the child has ended
 
 
 def waits_again(frame: Frame, *, raises: bool) -> bool:
@@ -369,7 +370,8 @@ def waits_again(frame: Frame, *, raises: bool) -> bool:
     functions = [node.func for node in ast.walk(loop) if isinstance(node, ast.Call)]
     if any(_short_name(function) not in _OF_WAITING for function in functions):
         return False
-    if not (isinstance(loop.test, ast.Constant) or _named(loop.test) & _LEFT_BY):
+    named = _named(loop.test)
+    if not isinstance(loop.test, ast.Constant) and (not named & _LEFT_BY or named & _CLOCKS):
         return False
     tries = [node for node in ast.walk(loop) if isinstance(node, ast.Try) and _any_holds(node.body, frame.line)]
     if raises and not any(each.handlers for each in tries):

@@ -143,7 +143,7 @@ def _task_waits(subject: Subject, owners: Mapping[str, list[str]], subjects: dic
     if named or len(services) == 1:
         for service in services:
             because = f"{headline(answers[0])}: no data from {service.label}"
-            yield Wait(subject.key, service.key, "http", because, operation="awaits data in a task")
+            yield Wait(subject.key, service.key, "http", because, operation="a read of data in a task")
 
 
 def _requests(client: Subject, owners: Mapping[str, list[str]], subjects: dict[str, Subject]) -> list[Wait]:
@@ -183,8 +183,8 @@ def _stands_at_socket(subject: Subject) -> bool:
 def _socket_waits(subject: Subject, owners: Mapping[str, list[str]], subjects: dict[str, Subject]) -> Iterator[Wait]:
     for key in dict.fromkeys(key for peer in ends(subject.process) for key in owners.get(peer, ())):
         if key != subject.key and _is_service(subjects[key]):
-            because = f"waits at a socket: no answer from {subjects[key].label}"
-            yield Wait(subject.key, key, "http", because, operation="waits at a socket")
+            because = f"a wait at a socket: no answer from {subjects[key].label}"
+            yield Wait(subject.key, key, "http", because, operation="a wait at a socket")
 
 
 def _send_waits(subject: Subject, subjects: dict[str, Subject]) -> Iterator[Wait]:
@@ -194,8 +194,8 @@ def _send_waits(subject: Subject, subjects: dict[str, Subject]) -> Iterator[Wait
     if reader is None or subject.progress:
         return
     if all(look.writing.startswith("socket:") and _SENDS.search(look.wchan) for look in process.samples):
-        because = f"sends to a socket: {reader.label} does not read"
-        yield Wait(subject.key, reader.key, "http", because, operation="sends to a socket")
+        because = f"a send to a socket: {reader.label} does not read"
+        yield Wait(subject.key, reader.key, "http", because, operation="a send to a socket")
 
 
 def answering(evidence: Evidence, subjects: dict[str, Subject], known_waits: list[Wait]) -> dict[str, Subject]:
@@ -474,8 +474,8 @@ def closed_reads(
         return [], subjects
     waited = {wait.waiter for wait in known_waits}
     return [
-        Wait(key, writer, "read", f"reads from a {_channel(subject)}: {subjects[writer].label} has not written",
-             operation=f"reads from a {_channel(subject)}")
+        Wait(key, writer, "read", f"a read from a {_channel(subject)}: {subjects[writer].label} has not written",
+             operation=f"a read from a {_channel(subject)}")
         for key, subject in reading.items()
         for writer in sorted(_writer_keys(subject) - {key})
         if key not in waited

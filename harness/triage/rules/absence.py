@@ -16,7 +16,7 @@ from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_c
 from harness.triage.rules.pauses import FRESH_S
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, YOUNG_S, Case, Live, Native, Ruling, Watching, brief
-from harness.triage.stacks import AT_EXIT, EVENT_LOOP, user_frame
+from harness.triage.stacks import AT_EXIT, EVENT_LOOP, posture, user_frame
 from reports.sections.triage import ranks
 from reports.text import agreeing
 
@@ -316,7 +316,7 @@ def _group_of_each(waiters: Sequence[Subject]) -> Iterator[str]:
         group = source.group_of(frame, place.words.rpartition(" ")[2]) if frame is not None else ""
         if len(place.subjects) > 1 and frame is not None and group and source.runs_through_groups(frame, group):
             at = place.words.partition(" ")[0]
-            yield f"compare `{group}` at {at} on each rank: two that go through their groups in two orders wait for good"
+            yield f"compare `{group}` at {at} on each rank: go through the groups in one order on all of them"
 
 
 def _waiting(case: Case, waiters: list[Subject], siblings: list[Subject], children: list[Subject]) -> str:
@@ -533,7 +533,8 @@ def _of_itself(case: Case, subject: Subject) -> str:
         handler = _handler(subject)
         if handler is not None:
             return (
-                f"does not answer: {threads.name(handler)} handles a request and stands at {user_frame(handler.frames)}"
+                f"does not answer: {threads.name(handler)} handles a request and {posture(handler)} at "
+                f"{user_frame(handler.frames)}"
             )
         return f"does not answer: {_state(subject)}"
     if subject.doing.kind == "unknown":
