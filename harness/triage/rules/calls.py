@@ -18,6 +18,7 @@ def ring(case: Case) -> Ruling | None:
         inside = set(members)
         waits = [wait for wait in case.graph.waits if wait.waiter in inside and wait.target in inside]
         layers = {wait.layer for wait in waits}
+        of_reads = "read" in layers and layers <= {"read", "http"}
         # A ring of collectives alone belongs to `groups.inverted`.
         if not layers & CONTROL or case.moving(members):
             continue
@@ -40,7 +41,7 @@ def ring(case: Case) -> Ruling | None:
         return Ruling(
             "HUNG",
             f"processes read from each other: {case.names(members)}"
-            if layers == {"read"}
+            if of_reads
             else f"a cycle of calls: {case.names(members)} {'waits for itself' if len(members) == 1 else RING}",
             "K6",
             cycle=tuple(members),
@@ -48,7 +49,7 @@ def ring(case: Case) -> Ruling | None:
             place=at or ", ".join(sorted(layers)),
             next=(
                 LOST
-                if layers == {"read"}
+                if of_reads
                 else "break one call of the cycle: make it asynchronous, or give the callee a thread of its own"
                 + (f": {at}" if at else ""),
                 "Ray: max_concurrency or a concurrency group on the actor that is asked while it works"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import socket
 import struct
 import subprocess
@@ -15,7 +16,7 @@ from triage_evidence import evidence, process
 from waiting import until
 
 from harness.triage import judge
-from harness.triage.collect import channels
+from harness.triage.collect import channels, connections
 from harness.triage.evidence import Process
 from reports.model import Verdict
 
@@ -92,6 +93,37 @@ def test_two_that_read_from_each_other_are_no_pass(processes: tuple[Process, ...
 )
 def test_a_read_that_somebody_else_may_end_is_not_called_hung(processes: tuple[Process, ...]) -> None:
     assert judged(*processes).verdict != "HUNG"
+
+
+PEER = "127.0.0.1:8000"
+
+
+@pytest.mark.parametrize("owed", [(PEER,), ()])
+def test_a_server_that_listens_no_more_is_told_and_not_blamed(owed: tuple[str, ...]) -> None:
+    """Either end may have sent last: a server its answer, a client its question."""
+    client = reader(CLIENT, SERVER, reads_from=PEER, owed=owed, timed=True, reads_for_ever=False, wchan="do_poll")
+    server = process(SERVER, "process", "main:3 work:4")
+    its = judged(dataclasses.replace(client, peers=(PEER,)), server)
+    assert its.verdict == "INSUFFICIENT" and its.triage is not None and not its.triage.culprits, its.reason
+    assert any(f"node0:{SERVER}" in line and "train.py:4" in line for line in its.evidence), its.evidence
+
+
+def test_who_serves_is_found_by_the_connection_where_nobody_listens() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(listener.getsockname())
+    server, _ = listener.accept()
+    with client, server:
+        listener.close()
+        serving = subprocess.Popen([sys.executable, "-S", "-c", RECEIVE.format("pass"), str(server.fileno())],
+                                   pass_fds=(server.fileno(),))  # fmt: skip
+        inode = str(os.fstat(server.fileno()).st_ino)
+        server.close()
+        with contextlib.ExitStack() as stack:
+            stack.callback(serving.wait)
+            stack.callback(serving.kill)
+            until(lambda: inode in connections.inodes(serving.pid))
+            assert connections.Sockets().servers([os.getpid()]) >= {inode}
+            assert inode not in connections.Sockets().servers([serving.pid])
 
 
 RECEIVE = "import socket, sys, struct; end = socket.socket(fileno=int(sys.argv[1])); {}; end.recv(1)"
