@@ -75,6 +75,10 @@ _COMPARABLE = frozenset({str, list, tuple, dict})  # an array compares item by i
 # Kinds of events that only contain names of tensors, digests, shapes and numbers, thousands of them in a line.
 _OURS = frozenset({"weights", "shapes"})
 
+FLAT = 8  # fields of a mapping that is scrubbed once
+_TEXTS, _FLAT = frozenset({str}), frozenset({str, int})  # types, so that True, which equals 1, is no int
+_flat: dict[tuple[Any, ...], dict[Any, Any]] = {}  # `keep` and the items of a mapping -> it without secrets
+
 _harmless: set[str] = set()  # names and texts of events that were found harmless
 _LARGE = 10**9  # a number that is withheld where any is
 _counted: set[str] = set()  # names of fields whose numbers may be shown
@@ -165,11 +169,7 @@ def _scrub(value: Any, *, keep: bool, depth: int = 0) -> Any:
         return TOO_DEEP
     depth += 1
     if isinstance(value, Mapping):
-        return {
-            _key(name): _field(name, item, keep=keep, depth=depth)
-            for name, item in _without_pairs(value).items()
-            if keep or not _hidden(name, item)
-        }
+        return _scrub_mapping(value, keep=keep, depth=depth)
     if isinstance(value, (list, tuple)):
         return _scrub_sequence(value, keep=keep, depth=depth)
     if isinstance(value, (set, frozenset)):
@@ -180,6 +180,30 @@ def _scrub(value: Any, *, keep: bool, depth: int = 0) -> Any:
         return value
     written = str(value)  # the encoder will write this text
     return scrubbed if (scrubbed := _plain(written)) != written else value
+
+
+def _scrub_mapping(mapping: Mapping[Any, Any], *, keep: bool, depth: int) -> dict[Any, Any]:
+    """The fields of a mapping. One of a few texts and whole numbers, as a frame of a stack, is scrubbed once: evidence
+    of many ranks has the same again and again."""
+    items: tuple[Any, ...] = ()
+    if len(mapping) <= FLAT and set(map(type, mapping)) <= _TEXTS and set(map(type, mapping.values())) <= _FLAT:
+        items = (keep, *mapping.items())
+        if (same := _flat.get(items)) is not None:
+            return dict(same)
+    secrets = _secrets
+    cleaned: dict[Any, Any] = {}
+    for name, item in _without_pairs(mapping).items():
+        short = type(name) is str and len(name) <= CACHED
+        shown, may_hide = _named(name) if short else (_key(name), True)
+        if not may_hide:
+            cleaned[shown] = _shown(item, keep=keep, depth=depth)
+        elif keep or not _hidden(name, item):
+            cleaned[shown] = _field(name, item, keep=keep, depth=depth)
+    if items and secrets is _secrets and sum(len(text) for text in mapping.values() if type(text) is str) <= CACHED:
+        if len(_flat) >= CACHED_TEXTS:
+            _flat.clear()
+        _flat[items] = dict(cleaned)
+    return cleaned
 
 
 def _without_pairs(mapping: Mapping[Any, Any]) -> Mapping[Any, Any]:
@@ -222,8 +246,11 @@ def _scrub_dataclass(value: Any, *, keep: bool, depth: int) -> Any:
 
 def _field(name: Any, value: Any, *, keep: bool, depth: int = 0) -> Any:
     """Return the value as it is shown; the same object where nothing in it is withheld."""
-    if _hidden(name, value):
-        return WITHHELD
+    return WITHHELD if _hidden(name, value) else _shown(value, keep=keep, depth=depth)
+
+
+def _shown(value: Any, *, keep: bool, depth: int) -> Any:
+    """The value of a field that is not withheld for its name; the same object where nothing in it is withheld."""
     sort = type(value)
     if sort in _NUMBERS or (sort in _COMPARABLE and not value):  # most fields of a record are as they were made
         return value
@@ -348,6 +375,12 @@ def _cached(message: str) -> str:
     return _scrubbed(message)
 
 
+@lru_cache(maxsize=CACHED_TEXTS)
+def _named(name: str) -> tuple[str, bool]:
+    """The name of a field as it is shown, and whether a value of it may be withheld for that name."""
+    return _scrubbed(name), is_secret(name)
+
+
 def _scrubbed(message: str) -> str:
     for _ in range(PASSES):
         cleaned = _disclosed(message)
@@ -401,6 +434,8 @@ def _remember(values: Iterable[str]) -> None:
     forms = {form for value in _secrets for form in (value, quote(value, safe=""), json.dumps(value)[1:-1])}
     _known_pattern = re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True))))
     _cached.cache_clear()
+    _named.cache_clear()
+    _flat.clear()
     _harmless.clear()
 
 

@@ -472,7 +472,7 @@ class Wait:
 
     waiter: str
     target: str
-    layer: str  # collective, store, ray, http, engine, lock, process
+    layer: str  # collective, store, ray, http, engine, lock, process, read
     because: str
     since_s: Number | None = None
     group: str = ""

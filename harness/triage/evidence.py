@@ -86,6 +86,7 @@ class Sample:
     beat_state: str = ""  # state of that thread, as `state`
     service_cpu_s: Number = 0.0  # CPU seconds of threads that only serve a device: CUDA's and NCCL's, which poll
     reading: str = ""  # pipe or socket that its main thread waits to read from, "pipe:[7]"
+    reads_for_ever: bool = False  # the kernel shows that this wait has no time limit
     writing: str = ""  # full pipe or Unix socket to which one of its threads waits to write, "pipe:[7]"
     writes_to: str = ""  # which of its streams that is, stdout or stderr; empty for another descriptor
     locked_alone: bool = (
@@ -306,6 +307,8 @@ class Process:
     unanswered: tuple[str, ...] = ()  # "local remote": connections whose data the other end does not acknowledge
     asked: tuple[str, ...] = ()  # addresses to which it keeps asking for a connection without an answer
     writer: int = 0  # the one other process on its host that can write what its main thread reads; 0: several or none
+    # All of these, itself among them if it can; empty if none or too many are known.
+    writers: tuple[int, ...] = ()
     fed: bool = (
         False  # another process of its host can write what its main thread reads, from the first look to the last
     )

@@ -310,21 +310,22 @@ def _steps(case: Case, ruling: Ruling, afterwards: str) -> list[str]:
 
 
 def _filled(case: Case, ruling: Ruling, step: str) -> str:
-    """Put the pid of the process that a piece of advice is about into it, the culprit's, else a waiter's; and the path
-    of py-spy where the shell of this host would not find it."""
+    """Put the pid of the process that a piece of advice is about into it, and the path of py-spy where the shell of
+    this host would not find it."""
     if step.startswith("py-spy ") and case.evidence.source != PASTED and shutil.which("py-spy") is None:
         step = (program() or "py-spy") + step.removeprefix("py-spy")
     if "--pid PID" not in step:
         return step
-    subjects = [case.subject(key) for key in ruling.culprits if key in case.graph.subjects]
-    subjects = [
-        subject
-        for subject in subjects or case.graph.stuck() or case.live()
-        if subject.process.pid and not subject.ended
-    ]
-    if not subjects:
-        return step
-    return step.replace("--pid PID", f"--pid {subjects[0].process.pid}")
+    pid = next((each.process.pid for each in _advised(case, ruling) if each.process.pid and not each.ended), None)
+    return step.replace("--pid PID", f"--pid {pid}") if pid is not None else step
+
+
+def _advised(case: Case, ruling: Ruling) -> list[Subject]:
+    """The processes with which the advice of a ruling deals, the first of them first: those that it names, else those
+    that wait. Who waits for the end of its children does so for the sake of what they wait for."""
+    named = [*ruling.culprits, *ruling.about, *ruling.stands_on, *ruling.waiting]
+    subjects = [case.subject(key) for key in named if key in case.graph.subjects]
+    return subjects or sorted(case.graph.stuck(), key=lambda each: each.doing.kind == "join") or case.live()
 
 
 def _without_stop(case: Case, step: str) -> str:

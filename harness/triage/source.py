@@ -352,9 +352,10 @@ def innermost_loop(frame: Frame) -> ast.For | ast.While | ast.AsyncFor | None:
 # Calls of a loop that waits for the end of a child, says so, and reads nothing of what the child writes.
 _OF_WAITING = frozenset({
     "wait", "join", "poll", "is_alive", "print", "debug", "info", "warning", "error", "exception", "critical", "log",
-    "monotonic", "time", "perf_counter", "sleep", "format", "round", "flush", "str", "len",
+    "monotonic", "time", "perf_counter", "sleep", "format", "round", "flush", "str", "len", "waitpid",
 })  # fmt: skip
-_LEFT_BY = frozenset({"poll", "is_alive", "returncode", "exitcode"})  # what tells that the child has ended
+_CLOCKS = frozenset({"monotonic", "time", "perf_counter"})
+_LEFT_BY = frozenset({"poll", "is_alive", "returncode", "exitcode", "waitpid"})  # what tells that the child has ended
 
 
 def waits_again(frame: Frame, *, raises: bool) -> bool:
@@ -369,7 +370,8 @@ def waits_again(frame: Frame, *, raises: bool) -> bool:
     functions = [node.func for node in ast.walk(loop) if isinstance(node, ast.Call)]
     if any(_short_name(function) not in _OF_WAITING for function in functions):
         return False
-    if not (isinstance(loop.test, ast.Constant) or _named(loop.test) & _LEFT_BY):
+    named = _named(loop.test)
+    if not isinstance(loop.test, ast.Constant) and (not named & _LEFT_BY or named & _CLOCKS):
         return False
     tries = [node for node in ast.walk(loop) if isinstance(node, ast.Try) and _any_holds(node.body, frame.line)]
     if raises and not any(each.handlers for each in tries):
@@ -774,6 +776,13 @@ def group_of(frame: Frame, function: str) -> str:
     return groups[0] if len(groups) == 1 else ""
 
 
+def runs_through_groups(frame: Frame, group: str) -> bool:
+    """Whether a loop around the line of a frame binds the text of a group anew in each round."""
+    body = function_of(frame)
+    loops = (node for node in (ast.walk(body) if body is not None else ()) if isinstance(node, ast.For))
+    return any(group in names_in(loop.target) and _any_holds(loop.body, frame.line) for loop in loops)
+
+
 def groups_behind(frame: Frame) -> set[str]:
     """The texts of the groups of collectives that the function of a frame calls behind its line, in its own branch of
     each `if` around it."""
@@ -800,11 +809,34 @@ def _group(call: ast.Call) -> str:
     return ast.unparse(named if named is not None else call.args[at])
 
 
+_STORES = frozenset({"TCPStore", "FileStore", "PrefixStore"})  # of torch.distributed
+
+
 def store_key(frame: Frame) -> str:
     """The key that the line of a frame gets from a store or waits for, where it stands there as one text."""
     body = function_of(frame)
     keys = [key for line, key in _keys(body, "get", "wait") if line == frame.line]
     return keys[0] if len(keys) == 1 else ""
+
+
+def waits_in_store(frame: Frame) -> bool:
+    """Whether the line of a frame asks what the file makes as a store of torch for a key, which waits until somebody
+    has set it."""
+    body, tree = function_of(frame), tree_of(frame.file)
+    if body is None or tree is None:
+        return False
+    stores = {
+        ast.unparse(target)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        and ast.unparse(node.value.func).rpartition(".")[2] in _STORES
+        for target in node.targets
+    }  # fmt: skip
+    return any(
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "wait")
+        and holds(node, frame.line) and ast.unparse(node.func.value) in stores
+        for node in ast.walk(body)
+    )  # fmt: skip
 
 
 def keys_set(file: str) -> dict[str, int]:

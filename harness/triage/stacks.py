@@ -187,6 +187,16 @@ def in_event_loop(process: Process, sample: Sample) -> bool:
     return False
 
 
+def asleep(thread: Thread) -> bool:
+    """Whether a thread sleeps for a time that it chose, by the kernel function in which it stands."""
+    return "nanosleep" in thread.wchan
+
+
+def posture(thread: Thread) -> str:
+    """What a thread does at its place, as the verb of a sentence."""
+    return "sleeps" if asleep(thread) else "stands"
+
+
 def classify(thread: Thread, sample: Sample | None = None, native: Thread | None = None) -> Doing:
     """Classify one thread's stack. `native`: the same thread with its C frames, if they were taken."""
     kinds = _kinds(thread, native)

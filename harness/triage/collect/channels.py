@@ -8,20 +8,21 @@ that waits for several descriptors at once (poll, epoll) names none of them, and
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import platform
 import re
 import socket
 import struct
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from harness.triage.collect.connections import PROC, Sockets
 from harness.triage.collect.traffic import BY_FAMILY, DONE, DUMP, ERROR, HEADER, SOCK_DIAG
 
 # read, readv, recvfrom and recvmsg: arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
-_READS = {"x86_64": ("0", "19", "45", "47"), "aarch64": ("63", "65", "207", "212")}.get(platform.machine(), ())
+_READS = {"x86_64": (0, 19, 45, 47), "aarch64": (63, 65, 207, 212)}.get(platform.machine(), ())
 # write, writev, sendto and sendmsg
 _WRITES = {"x86_64": ("1", "20", "44", "46"), "aarch64": ("64", "66", "206", "211")}.get(platform.machine(), ())
 # Calls that return early, with a part done or with EINTR, once the process was stopped and continued (signal(7)); all
@@ -55,6 +56,8 @@ _MILLISECONDS = {"x86_64": (7, 232, 281), "aarch64": (22,)}.get(platform.machine
 # restart_syscall(2): how a poll, and a sleep or a futex with a limit, goes on after its process was stopped and
 # continued, as py-spy does it. Its arguments are those of the call that it goes on with.
 _RESTARTED = {"x86_64": 219, "aarch64": 128}.get(platform.machine(), -1)
+_PIDFD_GETFD = 438  # of include/uapi/asm-generic/unistd.h, on every architecture
+_ENDS = ("pipe:[", "socket:[")  # links of /proc/PID/fd
 _WATCHED = re.compile(r"^tfd:\s+(\d+)", re.MULTILINE)  # a descriptor that an epoll watches, in its fdinfo
 _POLLS = {"x86_64": (7, 271), "aarch64": (73,)}.get(platform.machine(), ())
 # open and openat -> the position of the path. AT_FDCWD of linux/fcntl.h: relative to the current folder.
@@ -66,17 +69,72 @@ SHOW_PEER, PEER = 4, 2  # UDIAG_SHOW_PEER, UNIX_DIAG_PEER of linux/unix_diag.h
 MESSAGE = 16  # size of struct unix_diag_msg, whose inode is its second word
 
 
-def reading(pid: int) -> str:
-    """The pipe or socket that the main thread waits to read from, as "pipe:[7]"; empty if it does something else or
-    may not be inspected."""
+class Reading(NamedTuple):
+    """The pipe or socket from which a thread waits to read, as "pipe:[7]", and whether that wait has no time limit."""
+
+    link: str = ""
+    unlimited: bool = False
+
+
+NOT_READING = Reading()
+
+
+def reading(pid: int) -> Reading:
+    """What the main thread waits to read from; NOT_READING if it does something else or may not be inspected.
+
+    A poll for one socket alone is such a wait: Python's sockets with a timeout poll before they read.
+    """
     try:
-        words = (PROC / str(pid) / "syscall").read_text().split()
-        if len(words) < 2 or words[0] not in _READS:
-            return ""
-        link = os.readlink(PROC / str(pid) / "fd" / str(int(words[1], 16)))
-    except OSError:  # it ended, or it is another user's
-        return ""
-    return link if link.startswith(("pipe:[", "socket:[")) else ""
+        call, arguments = _call(pid)
+        if call in _READS:
+            link = os.readlink(PROC / str(pid) / "fd" / str(arguments[0]))
+            return Reading(link, _never_gives_up(pid, arguments[0], link)) if link.startswith(_ENDS) else NOT_READING
+        if call in _POLLS and arguments[1] == 1:
+            link = "".join(_polled(pid, arguments[0], 1))
+            timed = _has_limit(call, arguments)
+            return Reading(link, unlimited=not timed) if link.startswith("socket:[") else NOT_READING
+    except (OSError, ValueError):  # it ended, it runs, or it is another user's
+        pass
+    return NOT_READING
+
+
+def _call(pid: int) -> tuple[int, list[int]]:
+    """The number and the arguments of the system call in which the main thread waits. Raises ValueError if it runs, or
+    is in none."""
+    words = (PROC / str(pid) / "syscall").read_text().split()
+    if len(words) < 7:
+        raise ValueError("it runs")
+    call = int(words[0])
+    if call == _RESTARTED and _POLLS and "poll" in (PROC / str(pid) / "wchan").read_text():
+        call = _POLLS[0]
+    return call, [int(word, 16) for word in words[1:7]]
+
+
+def _has_limit(call: int, arguments: Sequence[int]) -> bool:
+    """Whether a call of _TIMEOUT_AT waits for a limited time."""
+    limit = arguments[_TIMEOUT_AT[call]]
+    return limit & 0xFFFFFFFF != 0xFFFFFFFF if call in _MILLISECONDS else bool(limit)
+
+
+def _never_gives_up(pid: int, descriptor: int, link: str) -> bool:
+    """Whether a read waits for ever: from a pipe it does, from a socket unless SO_RCVTIMEO limits it, which no table of
+    the kernel shows. A copy of the socket's descriptor is asked for it (pidfd_getfd(2), Linux 5.6)."""
+    if link.startswith("pipe:["):
+        return True
+    try:
+        process = os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        return False
+    try:
+        copy = ctypes.CDLL(None, use_errno=True).syscall(_PIDFD_GETFD, process, descriptor, 0)
+        if copy < 0:  # the kernel is older, or a sandbox forbids it
+            return False
+        with socket.socket(fileno=copy) as end:
+            return not any(end.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16))
+    except OSError:
+        return False
+    finally:
+        os.close(process)
 
 
 class Waiting(NamedTuple):
@@ -94,23 +152,16 @@ class Waiting(NamedTuple):
 def waiting(pid: int) -> Waiting:
     """How the main thread of a process waits; `Waiting()` if it runs or may not be inspected."""
     try:
-        words = (PROC / str(pid) / "syscall").read_text().split()
-        if len(words) < 7:
-            return Waiting()
-        call, arguments = int(words[0]), [int(word, 16) for word in words[1:7]]
+        call, arguments = _call(pid)
         if call == _RESTARTED:
-            if not _POLLS or "poll" not in (PROC / str(pid) / "wchan").read_text():
-                return Waiting(timed=True)  # other calls go on so only if they have a limit
-            call = _POLLS[0]
+            return Waiting(timed=True)  # calls other than a poll go on so only if they have a limit
         if call == _SLEEP:
             return Waiting(timed=True, sleeps_s=_sleeps_s(pid, 0, 0, arguments[0]))
         if call == _CLOCK_SLEEP:
             return Waiting(timed=True, sleeps_s=_sleeps_s(pid, *arguments[:3]))
-        if (at := _TIMEOUT_AT.get(call)) is None:
+        if call not in _TIMEOUT_AT:
             return Waiting()
-        limit = arguments[at]
-        timed = limit & 0xFFFFFFFF != 0xFFFFFFFF if call in _MILLISECONDS else bool(limit)
-        return Waiting(timed, _polled(pid, arguments[0], arguments[1]) if call in _POLLS else ())
+        return Waiting(_has_limit(call, arguments), _polled(pid, arguments[0], arguments[1]) if call in _POLLS else ())
     except (OSError, ValueError):  # it ended, or it is another user's
         return Waiting()
 
@@ -199,7 +250,7 @@ def writing(pid: int) -> Writing:
             if len(words) > 1 and words[0] in _WRITES:
                 descriptor = int(words[1], 16)
                 link = os.readlink(PROC / str(pid) / "fd" / str(descriptor))
-                return Writing(link, descriptor) if link.startswith(("pipe:[", "socket:[")) else NOT_WRITING
+                return Writing(link, descriptor) if link.startswith(_ENDS) else NOT_WRITING
     return NOT_WRITING
 
 
@@ -234,8 +285,7 @@ def readers(written: Mapping[int, str], sockets: Sockets) -> dict[int, set[int]]
 def writers(read: Mapping[int, str], sockets: Sockets) -> dict[int, int]:
     """Reader -> the one process of this host that can write what it reads.
 
-    Left out if several processes can, if the reader itself can, or if none is known. `read`: pid -> the result of
-    `reading`.
+    Left out if several processes can, if the reader itself can, or if none is known. `read`: pid -> link of `reading`.
     """
     return alone(feeders(read, sockets))
 

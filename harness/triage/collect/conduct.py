@@ -59,6 +59,7 @@ JOURNALS_S = 2.0
 MAKERS_S = 0.5  # seconds between two looks at the makers of files
 TOUCHED_S = 0.5  # seconds in which a loop that polls shared memory reads it; such loops sleep 1 to 100 ms
 MOST_READERS = 8  # of one pipe that are looked at
+MOST_WRITERS = 64  # of one pipe that are listed
 _STREAMS = {1: "stdout", 2: "stderr"}
 NATIVE_AT_LEAST_S = 1.0  # a native stack takes 0.3 to 1.1 s, once its libraries' symbols are in the page cache
 
@@ -289,6 +290,8 @@ def _join_pipes(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> No
     for pid, writer in channels.alone({pid: feeding - resting for pid, feeding in feeders.items()}).items():
         drafts[pid].writer = writer
     for pid, feeding in feeders.items():
+        its = tuple(sorted(feeding - resting))
+        drafts[pid].writers = its if len(its) <= MOST_WRITERS else ()
         drafts[pid].fed = bool(feeding - {pid})
         drafts[pid].own_pipe = feeding == {pid}
     polled = {pid: link for pid, draft in drafts.items() if (link := _polled_pipe(draft))}
@@ -510,7 +513,8 @@ def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, .
         beat_delay_s=beats.delay_s if beats else None,
         beat_state=beats.state if beats else "",
         service_cpu_s=sum(spent.cpu_s for spent in look.threads.values() if spent.service),
-        reading=look.reading,
+        reading=look.reading.link,
+        reads_for_ever=look.reading.unlimited,
         writing=look.writing.link,
         writes_to=_STREAMS.get(look.writing.descriptor, ""),
         locked_alone=look.locked_alone,

@@ -31,7 +31,7 @@ class _Tables:
     rows: dict[str, list[str]] = field(default_factory=dict)  # inode -> its row
     clients: dict[str, dict[str, None]] = field(default_factory=dict)  # port -> local addresses with a connection
     served: dict[str, set[str]] = field(default_factory=dict)  # port -> inodes of its listeners
-    here: set[tuple[str, str]] = field(default_factory=set)  # (local, remote) of every connection
+    here: dict[tuple[str, str], str] = field(default_factory=dict)  # (local, remote) of every connection -> inode
     read_s: float = 0.0
     took_s: float = 0.0
 
@@ -85,8 +85,9 @@ class Sockets:
             _decoded((*served, *at)), _decoded(peers), tuple(unanswered)[:MAX_SHOWN], _decoded(retried_peers)
         )
 
-    def listeners(self, pids: Iterable[int]) -> set[str]:
-        """Inodes of the listeners of this host to which these processes are connected, without those of their own."""
+    def servers(self, pids: Iterable[int]) -> set[str]:
+        """Inodes of the sockets of this host that serve these processes, without those of their own: the listeners to
+        which they are connected, and where a listener has been closed, the other end of the connection."""
         mine: set[str] = set()
         asked_inodes: set[str] = set()
         for pid in pids:
@@ -94,8 +95,10 @@ class Sockets:
             mine |= socket_inodes
             tables = self._read(pid)
             for row in (tables.rows[inode] for inode in socket_inodes if inode in tables.rows):
-                if row[3] == ESTABLISHED and (row[2], row[1]) in tables.here:
-                    asked_inodes |= tables.served.get(row[2].rpartition(":")[2], set())
+                if row[3] == ESTABLISHED and (other_end := tables.here.get((row[2], row[1]))):
+                    ports = row[1].rpartition(":")[2], row[2].rpartition(":")[2]
+                    none_listens = {other_end} if ports[0] not in tables.served else set()
+                    asked_inodes |= tables.served.get(ports[1], none_listens)
         return asked_inodes - mine
 
     def listens(self, pid: int, inode: str) -> bool:
@@ -134,7 +137,7 @@ class Sockets:
                 if row[3] == LISTEN:
                     tables.served.setdefault(row[1].rpartition(":")[2], set()).add(row[9])
                 elif row[3] == ESTABLISHED:
-                    tables.here.add((row[1], row[2]))
+                    tables.here[row[1], row[2]] = row[9]
                     ends = tables.clients.setdefault(row[1].rpartition(":")[2], {})
                     if len(ends) < MAX_SHOWN:
                         ends[row[1]] = None

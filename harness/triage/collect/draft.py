@@ -28,6 +28,7 @@ class Draft:
         self.connections = Connections()
         self.writer = self.reader = self.feeder = 0
         self.readers: tuple[PipeReader, ...] = ()
+        self.writers: tuple[int, ...] = ()
         self.fed = self.own_pipe = False
         self.wakers: tuple[int, ...] | None = None
         self.loops: tuple[EventLoop, ...] = ()
@@ -123,6 +124,7 @@ class Draft:
             unanswered=self.connections.unanswered,
             asked=self.connections.retried,
             writer=self.writer,
+            writers=self.writers,
             reader=self.reader,
             readers=self.readers,
             forked=facts.forked,

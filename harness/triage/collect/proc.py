@@ -61,7 +61,7 @@ class Look:
     threads: dict[int, Spent] = field(default_factory=dict)  # by tid
     quiet_s: float | None = None
     main_switches: int | None = None
-    reading: str = ""
+    reading: channels.Reading = channels.NOT_READING
     writing: channels.Writing = channels.NOT_WRITING
     locked_alone: bool = False
     locked_together: bool = False
@@ -113,7 +113,7 @@ def look(pid: int, store: Collection[int] = (), beat: int = 0) -> Look:
     total, quiet_s = traffic.of(sockets, store)
     switches, waits = futexes.switches(pid), channels.waiting(pid)
     reading, locked = channels.reading(pid), futexes.locked_threads(pid, switches, beat)
-    ends = traffic.peers({link[8:-1] for link in (*waits.polled, reading) if link.startswith("socket:[")})
+    ends = traffic.peers({link[8:-1] for link in (*waits.polled, reading.link) if link.startswith("socket:[")})
     return Look(
         state=stat[0],
         cpu_s=cpu,
@@ -137,7 +137,7 @@ def look(pid: int, store: Collection[int] = (), beat: int = 0) -> Look:
         sleeps_s=waits.sleeps_s,
         handles=_handles(pid),
         polled=tuple(ends.get(link[8:-1], link) for link in waits.polled),
-        reads_from=ends.get(reading[8:-1], ""),
+        reads_from=ends.get(reading.link[8:-1], ""),
         heard=_heard(sockets),
         owed=traffic.owed(sockets)[: connections.MAX_SHOWN],
         unread=traffic.unread(sockets),

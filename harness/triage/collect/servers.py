@@ -1,7 +1,8 @@
-"""Servers beside a job: whoever listens at a port of this host to which a process of the job is connected.
+"""Servers beside a job: whoever listens at a port of this host to which a process of the job is connected, or has
+accepted the connection and listens no more.
 
-They are found by the kernel's tables, whatever they run: /proc/PID/net/tcp has the inode of a listener, /proc/PID/fd
-the process that has it open.
+They are found by the kernel's tables, whatever they run: /proc/PID/net/tcp has the inode of a socket, /proc/PID/fd the
+process that has it open.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ def beside(pids: Collection[int], sockets: Sockets, table: Mapping[int, int]) ->
     `table`: pid -> parent of every visible process. Ranks of another job, Ray's own processes, harness, and whatever
     started the job or this process are left out.
     """
-    listeners = sockets.listeners(pids)
-    if not listeners:
+    serving = sockets.servers(pids)
+    if not serving:
         return ()
     ignored = {*pids, *(above for pid in (*pids, getpid()) for above in job.ancestors(pid, table)), getpid()}
-    owners = tuple(pid for pid in table if pid not in ignored and inodes(pid) & listeners and not job.is_foreign(pid))
+    owners = tuple(pid for pid in table if pid not in ignored and inodes(pid) & serving and not job.is_foreign(pid))
     below = (pid for pid in proc.descendants(owners, dict(table)) if pid not in ignored)
     return tuple(_worldless(below))[:MAX_BESIDE]
 

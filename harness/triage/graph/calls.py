@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from harness.triage import source
 from harness.triage.evidence import Evidence, Process, RayTask
@@ -142,7 +143,7 @@ def _task_waits(subject: Subject, owners: Mapping[str, list[str]], subjects: dic
     if named or len(services) == 1:
         for service in services:
             because = f"{headline(answers[0])}: no data from {service.label}"
-            yield Wait(subject.key, service.key, "http", because, operation="awaits data in a task")
+            yield Wait(subject.key, service.key, "http", because, operation="a read of data in a task")
 
 
 def _requests(client: Subject, owners: Mapping[str, list[str]], subjects: dict[str, Subject]) -> list[Wait]:
@@ -182,8 +183,8 @@ def _stands_at_socket(subject: Subject) -> bool:
 def _socket_waits(subject: Subject, owners: Mapping[str, list[str]], subjects: dict[str, Subject]) -> Iterator[Wait]:
     for key in dict.fromkeys(key for peer in ends(subject.process) for key in owners.get(peer, ())):
         if key != subject.key and _is_service(subjects[key]):
-            because = f"waits at a socket: no answer from {subjects[key].label}"
-            yield Wait(subject.key, key, "http", because, operation="waits at a socket")
+            because = f"a wait at a socket: no answer from {subjects[key].label}"
+            yield Wait(subject.key, key, "http", because, operation="a wait at a socket")
 
 
 def _send_waits(subject: Subject, subjects: dict[str, Subject]) -> Iterator[Wait]:
@@ -193,8 +194,8 @@ def _send_waits(subject: Subject, subjects: dict[str, Subject]) -> Iterator[Wait
     if reader is None or subject.progress:
         return
     if all(look.writing.startswith("socket:") and _SENDS.search(look.wchan) for look in process.samples):
-        because = f"sends to a socket: {reader.label} does not read"
-        yield Wait(subject.key, reader.key, "http", because, operation="sends to a socket")
+        because = f"a send to a socket: {reader.label} does not read"
+        yield Wait(subject.key, reader.key, "http", because, operation="a send to a socket")
 
 
 def answering(evidence: Evidence, subjects: dict[str, Subject], known_waits: list[Wait]) -> dict[str, Subject]:
@@ -457,26 +458,76 @@ def _passed_on(process: Process, subjects: dict[str, Subject]) -> set[int]:
     }
 
 
-def reads(subjects: Mapping[str, Subject], known_waits: Iterable[Wait]) -> dict[str, str]:
-    """Processes that read from each other's pipes or sockets, if this closes a ring of waits: key -> what it reads, in
-    words.
+def closed_reads(
+    evidence: Evidence, subjects: dict[str, Subject], known_waits: list[Wait]
+) -> tuple[list[Wait], dict[str, Subject]]:
+    """Waits of processes for each other that read from pipes or sockets to which only these processes can write.
+
+    Each has one thread, which reads without a limit from its first look to its last. None of them can write before
+    another one has written. A process that may read for another reason, or somebody else who can write, leaves it open:
+    no waits then, for a process that waits for a request reads in the same way.
+    """
+    reading = {key: subject for key, subject in subjects.items() if _only_reads(subject)}
+    while open_keys := {key for key, subject in reading.items() if not _writer_keys(subject) <= reading.keys()}:
+        reading = {key: subject for key, subject in reading.items() if key not in open_keys}
+    if any(subject.progress for subject in subjects.values()) or not _at_one_time(reading.values()):
+        return [], subjects
+    waited = {wait.waiter for wait in known_waits}
+    return [
+        Wait(key, writer, "read", f"a read from a {_channel(subject)}: {subjects[writer].label} has not written",
+             operation=f"a read from a {_channel(subject)}")
+        for key, subject in reading.items()
+        for writer in sorted(_writer_keys(subject) - {key})
+        if key not in waited
+    ], subjects  # fmt: skip
+
+
+def _only_reads(subject: Subject) -> bool:
+    """Whether its only thread reads throughout, without a limit, what known processes can write."""
+    looks = subject.process.samples
+    return subject.rests and bool(subject.process.writers) and all(look.alone and look.reads_for_ever for look in looks)
+
+
+def _writer_keys(subject: Subject) -> set[str]:
+    process = subject.process
+    return {f"{process.host}:{pid}" for pid in process.writers}
+
+
+def _channel(subject: Subject) -> str:
+    """What it reads from, in a word."""
+    return "pipe" if subject.process.last_look.reading.startswith("pipe:") else "socket"
+
+
+class Read(NamedTuple):
+    """What a process of a ring of reads waits for: the `channel` from which it reads, and the whole in words."""
+
+    channel: str
+    words: str
+
+
+def reads(subjects: Mapping[str, Subject], known_waits: Iterable[Wait]) -> dict[str, Read]:
+    """Processes that read from each other's pipes or sockets, if this closes a ring of waits, by their keys.
 
     These are no edges of the graph because they prove nothing. A native thread, a signal handler or a process of
     another container may be about to write. A process that waits for a request reads in the same way as one that waits
     for an answer, so a read that closes no ring says nothing.
     """
-    writers, descriptions = {}, {}
+    writers: dict[str, str] = {}
+    ring_reads: dict[str, Read] = {}
+    for wait in known_waits:
+        ring_reads.setdefault(wait.waiter, Read(_channel(subjects[wait.waiter]), wait.because))
     for key, subject in subjects.items():
         process = subject.process
         target = subjects.get(f"{process.host}:{process.writer}") if process.writer else None
         if target is not None and not subject.ended and not _writes_beside(target):
             at = f", {subject.doing.frame}" if subject.doing.frame else ""
             writers[key] = target.key
-            descriptions[key] = f"reads what, of all that is seen, {target.label} alone can write{at}"
+            what = f"reads what, of all that is seen, {target.label} alone can write{at}"
+            ring_reads[key] = Read(_channel(subject), what)
     pairs = [*((wait.waiter, wait.target) for wait in known_waits), *writers.items()]
-    rings = components(pairs)[1] if writers else []
+    rings = [ring for ring in components(pairs)[1] if writers.keys() & set(ring)] if writers else []
     closing = [key for ring in rings if _at_one_time(subjects[key] for key in ring) for key in ring]
-    return {key: descriptions[key] for key in closing if key in descriptions}
+    return {key: ring_reads[key] for key in closing}
 
 
 def _writes_beside(subject: Subject) -> bool:

@@ -165,7 +165,7 @@ def _gets_on(process: Process) -> bool:
     if not wake_ups(first, last):
         return False
     writes = all(_FULL.search(look.wchan) for look in (first, last)) and first.writing == last.writing != ""
-    return writes or first.reading == last.reading != ""
+    return writes or (first.reading == last.reading != "" and not (first.timed or last.timed))
 
 
 def _launches(process: Process, stall_s: float) -> str:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from harness.triage import source, wchan
 from harness.triage.evidence import PASTED, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names
 from harness.triage.graph.motion import BETWEEN_RANKS, handlers
+from harness.triage.places import inner_frame
 from harness.triage.rules import standing, threads
 from harness.triage.rules.alive import actor, failed, user_frames
 from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_client
 from harness.triage.rules.pauses import FRESH_S
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, YOUNG_S, Case, Live, Native, Ruling, Watching, brief
-from harness.triage.stacks import AT_EXIT, EVENT_LOOP, user_frame
+from harness.triage.stacks import AT_EXIT, EVENT_LOOP, posture, user_frame
 from reports.sections.triage import ranks
 from reports.text import agreeing
 
@@ -286,7 +287,6 @@ def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
     children = [] if siblings else _joined(case, waiters)
     awaiting = children or waiters
     reason = _waiting(case, waiters, siblings, children)
-    pid = next((str(subject.process.pid) for subject in (*siblings, *children)), "PID")
     return Ruling(
         "INSUFFICIENT",
         reason,
@@ -295,16 +295,28 @@ def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
         ),
         missing=tuple(f"for whom {waiter.label} waits" for waiter in awaiting[:MAX_DESCRIBED]),
         place=(siblings or awaiting)[0].state(),
+        about=tuple(subject.key for subject in siblings or awaiting),
         next=(
-            Live(f"py-spy dump --pid {pid}   # why it is not where the others wait" if siblings else ""),
-            Live(f"py-spy dump --pid {pid}   # for whom this child waits" if children else ""),
+            Live("py-spy dump --pid PID   # why it is not where the others wait" if siblings else ""),
+            Live("py-spy dump --pid PID   # for whom this child waits" if children else ""),
+            *_group_of_each(awaiting),
             case.attach(),
             NAME_WHO_IS_ASKED
             if case.evidence.is_watched
             else "for the next run: harness watch -- COMMAND, which records groups and open spans",
-            Native.dump("what it waits for in C", pid if children else "PID"),
+            Native.dump("what it waits for in C", waiters[0].process.pid if siblings else "PID"),
         ),
     )
+
+
+def _group_of_each(waiters: Sequence[Subject]) -> Iterator[str]:
+    """Advice where all wait in one line of a loop over groups: each may be in another one."""
+    for place in standing.places_of(waiters):
+        frame = inner_frame(place.subjects[0].process.main_frames)
+        group = source.group_of(frame, place.words.rpartition(" ")[2]) if frame is not None else ""
+        if len(place.subjects) > 1 and frame is not None and group and source.runs_through_groups(frame, group):
+            at = place.words.partition(" ")[0]
+            yield f"compare `{group}` at {at} on each rank: go through the groups in one order on all of them"
 
 
 def _waiting(case: Case, waiters: list[Subject], siblings: list[Subject], children: list[Subject]) -> str:
@@ -521,7 +533,8 @@ def _of_itself(case: Case, subject: Subject) -> str:
         handler = _handler(subject)
         if handler is not None:
             return (
-                f"does not answer: {threads.name(handler)} handles a request and stands at {user_frame(handler.frames)}"
+                f"does not answer: {threads.name(handler)} handles a request and {posture(handler)} at "
+                f"{user_frame(handler.frames)}"
             )
         return f"does not answer: {_state(subject)}"
     if subject.doing.kind == "unknown":

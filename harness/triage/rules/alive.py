@@ -28,7 +28,7 @@ from harness.triage.rules.pipes import fills
 from harness.triage.rules.polls import reads, takes_orders
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import Case, Live, Rule, Ruling
-from harness.triage.stacks import AT_EXIT, JOINS, classify, describe, user_frame
+from harness.triage.stacks import AT_EXIT, JOINS, classify, describe, posture, user_frame
 
 # Kernel functions in which only another process, a person or a device ends the wait of the caller.
 _OUTSIDE = re.compile(
@@ -156,7 +156,7 @@ def _thread(case: Case, subject: Subject, process: Process) -> str:
             continue
         if _may_end_wait(subject, thread):
             place = user_frame(thread.frames) or describe(thread.frames[0])
-            return f"its thread {thread.name or thread.tid} stands at {place}"
+            return f"its thread {thread.name or thread.tid} {posture(thread)} at {place}"
     return ""
 
 

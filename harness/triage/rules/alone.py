@@ -17,6 +17,7 @@ from harness.triage.rules.alive import WITHIN, actor, in_condition, waits_for_it
 from harness.triage.rules.ruling import Case, Live, Ruling
 from harness.triage.rules.threads import keepers, name
 from harness.triage.stacks import describe
+from reports.text import agreeing
 
 END_MARK = "put an end mark into the queue when its producer ends, or look after each time limit whether it lives"
 
@@ -31,7 +32,6 @@ def locked(case: Case) -> Ruling | None:
     why = {subject.key: _why(case, subject) for subject in stuck}
     first = stuck[0]
     forked, itself = _copied(first), _kept_itself(first)
-    fork = first.process.forked_at
     reason = _reason(first)
     several = len(stuck) > 1
     return Ruling(
@@ -41,16 +41,40 @@ def locked(case: Case) -> Ruling | None:
         why,
         place=_place(first),
         frames={subject.key: _place(subject) for subject in stuck},
-        next=(
-            f"start it without a copy of the locks: multiprocessing.get_context('spawn'){_at(fork)}"
-            if forked
-            else f"take {itself} once, or make it a threading.RLock, which its own thread may take again"
+        next=_without_copy(first)
+        if forked
+        else (
+            f"take {itself} once, or make it a threading.RLock, which its own thread may take again"
             if itself
             else END_MARK
             if _for_items(first)
             else Live("py-spy dump --pid PID   # where it stands"),
-            "or fork before the first thread that takes the lock is started" if forked else "",
         ),
+    )
+
+
+def copied(case: Case) -> Ruling | None:
+    """INSUFFICIENT: a process never gets a lock that a fork copied, and nobody is seen to wait for it yet."""
+    stuck = [subject for subject in case.live() if _locked(subject) and _copied(subject) and not actor(case, subject)]
+    if not stuck:
+        return None
+    waits = agreeing(len(stuck), "waits", "wait")
+    return Ruling(
+        "INSUFFICIENT",
+        f"{case.names(each.key for each in stuck)} {waits} for a lock copied by fork, which nothing can release",
+        evidence=tuple(f"{each.label} {_why(case, each)}" for each in stuck),
+        missing=tuple(f"whether somebody waits for {each.label}, now or later" for each in stuck),
+        place=_place(stuck[0]),
+        about=tuple(each.key for each in stuck),
+        next=_without_copy(stuck[0]),
+    )
+
+
+def _without_copy(subject: Subject) -> tuple[str, ...]:
+    """How to start a process without a copy of locks."""
+    return (
+        f"start it without a copy of the locks: multiprocessing.get_context('spawn'){_at(subject.process.forked_at)}",
+        "or fork before the first thread that takes the lock is started",
     )
 
 
@@ -84,6 +108,10 @@ def awaits_children(case: Case, parent: Subject, *, end_only: bool) -> bool:
         return False
     if {look.wchan for look in parent.process.samples} == {"do_wait"}:
         return True
+    if any(source.waits_again(frame, raises=False) for frame in parent.loop[:1]):
+        return True  # it asks again and again whether they have ended
+    if not end_only and _reads_from_children(case, parent):
+        return not actor(case, parent, WITHIN)
     if from_workers(parent.process):
         return not (end_only or actor(case, parent, WITHIN))
     if _has_limit(parent) or parent.before.kind != parent.doing.kind or actor(case, parent, WITHIN):
@@ -94,6 +122,13 @@ def awaits_children(case: Case, parent: Subject, *, end_only: bool) -> bool:
         pipes = all(look.reading.startswith("pipe:") for look in parent.process.samples)
         return pipes and parent_of(case, parent) is None
     return parent.doing.kind == "lock"
+
+
+def _reads_from_children(case: Case, parent: Subject) -> bool:
+    """Whether its main thread reads throughout, without a limit, what its children alone can write."""
+    pids = {each.process.pid for each in case.live() if parent_of(case, each) is parent}
+    writers = set(parent.process.writers)
+    return bool(writers) and writers <= pids and all(look.reads_for_ever for look in parent.process.samples)
 
 
 def parent_of(case: Case, subject: Subject) -> Subject | None:

@@ -37,7 +37,7 @@ _NEXT = (
 def apart(case: Case) -> Ruling | None:
     """K1, K2 or INSUFFICIENT: the ranks wait in collectives at different places or in two threads each, or all of them
     receive."""
-    ranks = [subject for subject in case.live() if subject.rank is not None]
+    ranks = members(case)
     if case.evidence.source != "live" or case.evidence.stall_s or any(group.ranks for group in case.groups):
         return None
     keys = {subject.key for subject in ranks}
@@ -49,7 +49,10 @@ def apart(case: Case) -> Ruling | None:
     if len(places) < 2 and not threads and not all(map(_receives, ranks)):
         return None
     lines = _lines(case, places)
+    crossing = () if threads else _crossing(places)
     headline = _of_threads(case, threads, places) if threads else standing.headline(places)
+    if crossing:
+        headline = f"two groups in two orders: {'; '.join(crossing)}"
     where = _where(places)
     if open_questions := doubts(case, ranks):
         again = Live(f"{case.again()}   # again, in a minute: whether all still stand there")
@@ -59,16 +62,14 @@ def apart(case: Case) -> Ruling | None:
             evidence=lines,
             missing=tuple(open_questions[:MAX_DOUBTS]),
             place=where,
+            about=tuple(subject.key for subject in ranks),
             next=(again, *_NEXT),
         )
     # The text is read from the lines at which main threads stand.
     by_main = all(_main_thread_in_collective(subject.process) for subject in ranks)
     if not threads and by_main and (ruling := left_out(case, places)):
         return ruling
-    crossing = () if threads else _crossing(places)
-    if crossing:
-        headline = f"two groups in two orders: {'; '.join(crossing)}"
-    elif not threads:
+    if not (threads or crossing):
         headline = f"{NOBODY_LEFT}: {standing.headline(places, 2)}"
     return Ruling(
         "HUNG",
@@ -83,6 +84,14 @@ def apart(case: Case) -> Ruling | None:
             *_NEXT,
         ),
     )  # fmt: skip
+
+
+def members(case: Case) -> list[Subject]:
+    """The ranks; where nothing numbers any, as in children of multiprocessing, all processes that do not only wait for
+    the end or the items of others."""
+    live = case.live()
+    ranks = [subject for subject in live if subject.rank is not None]
+    return ranks or [subject for subject in live if subject.doing.kind not in _RESTS]
 
 
 def _advice(ranks: Sequence[Subject], where: str, *, crossed: bool) -> str:
@@ -164,7 +173,10 @@ def doubts(case: Case, ranks: Sequence[Subject]) -> list[str]:
     size = next(iter(sizes)) if len(sizes) == 1 else None
     lines = []
     if not together or size is None or {subject.rank for subject in ranks} != set(range(size)):
-        lines.append("all ranks of one world: others may still come")
+        numbered = all(subject.rank is not None for subject in ranks)
+        lines.append(
+            f"all ranks of one world{'' if numbered else ', which nothing numbers here'}: others may still come"
+        )
     if case.evidence.gpus:
         lines.append("what the GPUs do: a kernel may still run on one of them")
     quiet = [look.net_quiet_s for subject in ranks for look in subject.process.samples]

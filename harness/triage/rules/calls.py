@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from harness.triage.graph import Subject
 from harness.triage.graph.calls import reads
 from harness.triage.rules.ruling import MOST_NAMED, Case, Native, Ruling
 
-CONTROL = frozenset({"ray", "http", "engine", "process", "lock"})
+CONTROL = frozenset({"ray", "http", "engine", "process", "lock", "read"})
 
 RING = "wait for each other"
 LOST = "a request or its answer was lost, or lies in a buffer: number both, flush after each, give each read a timeout"
@@ -17,6 +18,7 @@ def ring(case: Case) -> Ruling | None:
         inside = set(members)
         waits = [wait for wait in case.graph.waits if wait.waiter in inside and wait.target in inside]
         layers = {wait.layer for wait in waits}
+        of_reads = "read" in layers and layers <= {"read", "http"}
         # A ring of collectives alone belongs to `groups.inverted`.
         if not layers & CONTROL or case.moving(members):
             continue
@@ -38,13 +40,17 @@ def ring(case: Case) -> Ruling | None:
         )
         return Ruling(
             "HUNG",
-            f"a cycle of calls: {case.names(members)} {'waits for itself' if len(members) == 1 else RING}",
+            f"processes read from each other: {case.names(members)}"
+            if of_reads
+            else f"a cycle of calls: {case.names(members)} {'waits for itself' if len(members) == 1 else RING}",
             "K6",
             cycle=tuple(members),
             evidence=(description,),
             place=at or ", ".join(sorted(layers)),
             next=(
-                "break one call of the cycle: make it asynchronous, or give the callee a thread of its own"
+                LOST
+                if of_reads
+                else "break one call of the cycle: make it asynchronous, or give the callee a thread of its own"
                 + (f": {at}" if at else ""),
                 "Ray: max_concurrency or a concurrency group on the actor that is asked while it works"
                 if "ray" in layers
@@ -64,11 +70,16 @@ def read_ring(case: Case) -> Ruling | None:
         "INSUFFICIENT",
         f"processes read from each other: {case.names(ring)}",
         evidence=(
-            *(f"{case.names([key])} {what}" for key, what in ring.items()),
+            *(f"{case.names([key])} {read.words}{_limit(case.subject(key))}" for key, read in ring.items()),
             "a request or its answer was lost, or lies in a buffer, unless a thread of native code, the handler of a "
             "signal or a process of another container is still to write",
         ),
-        place="pipe",
+        place=" and ".join(dict.fromkeys(read.channel for read in ring.values())),
+        about=tuple(ring),
         missing=("who else may write: native threads, signal handlers, processes of other containers",),
         next=(LOST, Native.dump("of each: whether a thread of native code works")),
     )
+
+
+def _limit(subject: Subject) -> str:
+    return "; its wait has a time limit" if subject.process.last_look.timed else ""

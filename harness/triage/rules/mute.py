@@ -38,6 +38,7 @@ def unread(case: Case) -> Ruling | None:
         ),
         missing=tuple(f"whether {case.subject(key).label} still answers its clients" for key in states),
         place=first.frame,
+        about=tuple(states),
         next=(
             Live(f"{case.again()}   # in a minute: whether it has read on"),
             Live("py-spy dump --pid PID   # what each of its threads waits for"),

@@ -249,14 +249,14 @@ def _partly_seen(case: Case, holes: Collection[str]) -> Ruling:
             missing=(*ruling.missing, *others),
             next=(*ruling.next, case.attach(), _NEXT_RUN),
         )
-    pids = [subject.process.pid for subject in stand]
     return Ruling(
         "INSUFFICIENT",
         for_whom(case, stand) if stand else "nothing that was seen is pending, but not everything was seen",
         evidence=(*holes, *(f"{waiter.label}: {line}" for waiter in stand for line in may_bring(case, waiter))),
         missing=tuple(holes),
+        about=tuple(subject.key for subject in stand),
         next=(
-            Native.dump("what its thread is blocked on", pids[0]) if pids else "",
+            Native.dump("what its thread is blocked on") if stand else "",
             case.attach(),
             NAME_WHO_IS_ASKED if case.evidence.is_watched else _NEXT_RUN,
         ),

@@ -65,6 +65,7 @@ class Ruling:
     evidence: tuple[str, ...] = ()  # further facts, one each; a culprit's own facts are in its `why`
     lateness: tuple[Lateness, ...] = ()  # who keeps the others waiting, if nothing hangs
     waiting: dict[str, str] = field(default_factory=dict)  # node -> in what it waits, where nothing says for whom
+    about: tuple[str, ...] = ()  # nodes with which its advice deals ("PID"), if they are not those it names
     absent: tuple[str, ...] = ()  # nodes of which it says that they never go on, if they are not those it names
 
     @property

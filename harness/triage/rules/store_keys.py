@@ -1,8 +1,9 @@
 """Rule about a key of torch's store that nobody is left to set: every rank waits, one of them for that key.
 
 A store does not say who shall set a key. But if every rank of the one world was seen to wait at two looks, for a key,
-in a collective or in a receive, and nothing else of the job moves, none of them will set it. The text of the program
-may show the key, and which keys it sets.
+in a collective or in a receive, and nothing else of the job moves, none of them will set it. Where nothing numbers the
+ranks, as in children of multiprocessing, all processes of the job are looked at, and the key is told. The text of the
+program may show the key, and which keys it sets.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from harness.triage.graph.edges import KEY
 from harness.triage.graph.motion import BETWEEN_RANKS
 from harness.triage.places import inner_frame, users
 from harness.triage.rules import standing
-from harness.triage.rules.apart import MAX_DOUBTS, doubts
+from harness.triage.rules.apart import MAX_DOUBTS, doubts, members
 from harness.triage.rules.ruling import Case, Live, Ruling
+
+SIMILAR = 0.5  # of two keys, by difflib: `ready` and `weights_ready` have 0.56
 
 
 def unset(case: Case) -> Ruling | None:
     """K2 or INSUFFICIENT: all ranks wait, some of them for a key of a store that one of the others would have to
     set."""
-    ranks = [subject for subject in case.live() if subject.rank is not None]
+    ranks = members(case)
     waiting = [subject for subject in ranks if _for_key(subject)]
-    if len(ranks) < 2 or not waiting or not all(map(_waits, ranks)):
+    if not waiting or not all(map(_waits, ranks)):
         return None
     places, key = standing.places_of(ranks), _key(waiting[0])
     named = f"the key {key!r}" if key else "a key of the store"
@@ -33,7 +36,8 @@ def unset(case: Case) -> Ruling | None:
     at = waiting[0].frame.partition(" in ")[0]
     subjects = case.names(subject.key for subject in waiting)
     verb = "waits" if len(waiting) == 1 else "wait"
-    left = "nobody is left to set it" if not open_questions else "all other ranks wait, too"
+    others = "all other ranks wait, too" if len(ranks) > len(waiting) else "nobody else of the job moves"
+    left = others if open_questions else "nobody is left to set it"
     return Ruling(
         "INSUFFICIENT" if open_questions else "HUNG",
         f"{subjects} {verb} for {named} at {at}; {left}",
@@ -45,6 +49,7 @@ def unset(case: Case) -> Ruling | None:
         ),
         missing=tuple(open_questions[:MAX_DOUBTS]),
         place=waiting[0].frame,
+        about=tuple(subject.key for subject in waiting),
         next=(
             f"compare the key at {at} with those that the other ranks set, and set it before they wait for this rank",
             Live(f"{case.again()}   # in a minute: whether all still stand there") if open_questions else "",
@@ -54,13 +59,17 @@ def unset(case: Case) -> Ruling | None:
 
 
 def _for_key(subject: Subject) -> bool:
-    return subject.doing.kind == "store" and subject.doing.op == KEY
+    """Whether it waits for a key, by its stack of C or by the text of its line."""
+    if subject.doing.kind == "store":
+        return subject.doing.op == KEY
+    mine = inner_frame(subject.process.main_frames)
+    return subject.doing.kind in ("user", "unknown") and mine is not None and source.waits_in_store(mine)
 
 
 def _waits(subject: Subject) -> bool:
     """Whether it stands at one place at both looks, in a collective, or for a key without a byte from any connection.
 
-    Only a stack of C shows a wait for a key, and it is taken after the last look.
+    A stack of C that shows a wait for a key is taken after the last look.
     """
     looks = subject.process.samples
     if len(looks) < 2 or subject.progress or subject.blocked or subject.ended or subject.pending:
@@ -85,7 +94,7 @@ def _set_keys(subject: Subject, key: str) -> Sequence[str]:
     if not key or key in set_keys:
         return ()
     lines = []
-    for name in difflib.get_close_matches(key, set_keys, 1):
+    for name in difflib.get_close_matches(key, set_keys, 1, SIMILAR):
         file, line = set_keys[name]
         lines.append(f"{file.rpartition('/')[2]}:{line} sets {name!r}, and no line of that file sets {key!r}")
     return lines

@@ -18,7 +18,7 @@ from harness.triage.graph.sockets import main_frames
 from harness.triage.places import FUTURE, inner_frame, plain, runs_users, users
 from harness.triage.rules.lock_rings import IN_ONE_ORDER, proven
 from harness.triage.rules.ruling import MOST_NAMED, Case, Ruling
-from harness.triage.stacks import JOINS, Doing, classify, describe, user_frame
+from harness.triage.stacks import JOINS, Doing, asleep, classify, describe, posture, user_frame
 from reports.text import agreeing, first_of
 
 MAX_LINES = 8  # of one verdict
@@ -108,7 +108,7 @@ def may_bring(case: Case, waiter: Subject) -> list[str]:
     main = main_frames(threads)
     beside = [thread for thread in threads if thread.frames != main and runs_users(thread)]
     below = [each for each in case.live() if each.process.is_child_of(process) and each.doing.frame]
-    lines = [f"its {name(thread)} stands at {user_frame(thread.frames)}" for thread in beside]
+    lines = [f"its {name(thread)} {posture(thread)} at {user_frame(thread.frames)}" for thread in beside]
     lines += [f"its child {child.label}: {child.state()}" for child in below]
     return lines[:MAX_THREADS]
 
@@ -230,5 +230,8 @@ def _lock(threads: Sequence[Thread], waiting: Frame) -> str:
 
 
 def _where(threads: Sequence[Thread]) -> str:
-    places = [f"{name(thread)} at {user_frame(thread.frames) or 'an unknown place'}" for thread in threads]
+    places = [
+        f"{name(thread)}{' asleep' if asleep(thread) else ''} at {user_frame(thread.frames) or 'an unknown place'}"
+        for thread in threads
+    ]
     return first_of(places, MAX_THREADS)

@@ -53,7 +53,7 @@ def untested(case: Case) -> list[str]:
     if case.comparison and not any(subject.has_process for subject in case.graph.subjects.values()):
         gaps += [missing for missing in case.comparison.missing if missing not in gaps]  # only dumps are there
     gaps += map(in_a_loop, open_polls(case))
-    return [*gaps, *(f"{subject.label} {_wait_text(subject)}" for subject in unnamed(case))]
+    return [*gaps, *(f"{subject.label} {_wait_text(case, subject)}" for subject in unnamed(case))]
 
 
 def in_a_loop(poller: Subject) -> str:
@@ -149,8 +149,9 @@ def _unnamed(case: Case, subject: Subject) -> bool:
         return False
     if awaited == _CHILD and _judged_below(case, process):
         return False
-    if awaited == _SELECT and (serves(subject) or any(look.timed for look in process.samples)):
-        return False  # requests from outside, or a pause
+    one_socket = all(look.reading.startswith("socket:") for look in process.samples)
+    if awaited == _SELECT and (serves(subject) or (any(look.timed for look in process.samples) and not one_socket)):
+        return False  # requests from outside, or a pause; a poll for one socket alone awaits an answer
     # The holder of a file lock does not hand out work with it.
     if subject.rank is not None or awaited == _FILE_LOCK:
         return True
@@ -219,11 +220,16 @@ def _loops(subject: Subject) -> bool:
     return mine is not None and source.endless_loop(mine)
 
 
-def _wait_text(node: Subject) -> str:
+def _wait_text(case: Case, node: Subject) -> str:
     if _in_tasks(node):
         return in_loop(node.process)
     if awaited := inside(node.process):
         return awaited
     where = f" ({node.doing.frame})" if node.doing.frame else ""
     waits = "waits, with a time limit," if all(look.timed for look in node.process.samples) else "waits"
-    return f"{waits} for {_awaited(node.doing, node.process.last_look.wchan)}{where}, and nothing says who has to come"
+    process = node.process
+    if process.writer and (writer := case.graph.subjects.get(f"{process.host}:{process.writer}")) is not None:
+        return (
+            f"{waits} for what, of all that is seen, {writer.label} alone can write{where}; that one: {writer.state()}"
+        )
+    return f"{waits} for {_awaited(node.doing, process.last_look.wchan)}{where}, and nothing says who has to come"

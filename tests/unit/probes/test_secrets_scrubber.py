@@ -353,3 +353,46 @@ def test_a_session_that_is_a_number_stays() -> None:
 )
 def test_forms_that_stand_alone_are_withheld(text: str) -> None:
     assert "hunterhunter" not in redaction.text(text)
+
+
+NAMES = st.sampled_from(["token", "name", "value", "key", "username", "kind", "file", "line", "api_key", "data", "kty"])
+LEAVES = st.one_of(
+    st.sampled_from(
+        [True, False, 0, 1, 1.0, None, "Secret", "HF_TOKEN", "train.py", *(one.value for one in PLANTED[:9])]
+    ),
+    st.integers(),
+    st.text(max_size=8),
+)
+RECORDS = st.recursive(
+    st.dictionaries(NAMES, LEAVES, max_size=5),
+    lambda inner: st.dictionaries(NAMES, st.one_of(inner, st.lists(inner, max_size=3)), max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.lists(RECORDS, max_size=4), st.booleans())
+def test_a_record_that_was_met_before_is_shown_as_a_new_one(records: list[dict[str, object]], keep: bool) -> None:
+    """Of types as well: True is shown as True where 1 was met before."""
+
+    def shown(record: dict[str, object]) -> str:
+        return repr(redaction.scrub(record) if keep else redaction.fields(record))
+
+    def alone(record: dict[str, object]) -> str:
+        redaction._flat.clear()
+        redaction._named.cache_clear()
+        return shown(record)
+
+    expected = [alone(record) for record in records]
+    assert [shown(record) for record in (*records, *records)] == expected * 2
+
+
+def test_a_record_is_not_shown_as_before_once_a_secret_is_known() -> None:
+    record = {"file": "h8Wq2-unlike-anything"}
+    assert redaction.scrub(record) == record
+    redaction.learn({"MY_TOKEN": record["file"]})
+    assert redaction.scrub(record) == {"file": redaction.WITHHELD}
+
+
+def test_a_record_that_its_caller_changes_does_not_change_the_next_one() -> None:
+    redaction.scrub({"file": "a.py"})["file"] = "b.py"
+    assert redaction.scrub({"file": "a.py"}) == {"file": "a.py"}

@@ -44,6 +44,42 @@ def test_after_an_end_no_advice_is_about_a_process_that_lived(late: Process) -> 
     assert ended[0].startswith("harness triage OUT") and not any(PID.search(step) for step in ended)
 
 
+STACK = re.compile(r"py-spy dump .*--pid (\d+)")
+
+
+@pytest.mark.parametrize(
+    ("processes", "pid"),
+    [
+        pytest.param(
+            (
+                process(50, "process", "main:3 spawn join"),
+                *(dataclasses.replace(rank(n, f"main:1{n} all_reduce", world=3, beat=None), ppid=50) for n in (0, 1)),
+            ),
+            "100",
+            id="ranks below a parent that joins them",
+        ),
+        pytest.param(
+            (
+                process(50, "process", "main:3 getresponse", peers=("127.0.0.1:80",)),
+                dataclasses.replace(
+                    (its := process(60, "process", "main:6 serve_forever select", listening=("127.0.0.1:80",))),
+                    samples=tuple(
+                        dataclasses.replace(look, unread=(("127.0.0.1:9", 8),), wchan="inet_csk_accept")
+                        for look in its.samples
+                    ),
+                ),
+            ),
+            "60",
+            id="a server that reads nothing, below its client",
+        ),
+    ],
+)
+def test_a_stack_is_asked_of_the_process_that_waits(processes: tuple[Process, ...], pid: str) -> None:
+    verdict = triage(evidence(*processes, source="live", stall_s=0.0))
+    asked = [match[1] for step in steps(verdict) if (match := STACK.search(step))]
+    assert verdict.verdict == "INSUFFICIENT" and asked and asked[0] == pid, (verdict.reason, steps(verdict))
+
+
 def test_advice_that_needs_no_process_stays_as_it_is() -> None:
     ranks = [rank(n, "main:10 step:42 all_reduce", world=2) for n in range(2)]
     crossed = compared(group("A", {0: (5, "all_reduce"), 1: 4}), group("B", {1: (3, "all_reduce"), 0: 2}))

@@ -104,7 +104,7 @@ def writer_of(reader: int) -> dict[int, int]:
 
     def waits() -> bool:
         nonlocal link
-        link = channels.reading(reader)
+        link = channels.reading(reader).link
         return bool(link)
 
     until(waits, 10)
@@ -178,7 +178,7 @@ def test_a_wait_for_several_at_once_is_no_read(start: Start) -> None:
     read, _ = os.pipe()
     polling = start(POLL, read)
     until(lambda: "poll" in Path(f"/proc/{polling}/wchan").read_text() or _selects(polling), 10)
-    assert channels.reading(polling) == channels.reading(2**22) == channels.reading(os.getpid()) == ""
+    assert {channels.reading(pid) for pid in (polling, 2**22, os.getpid())} == {channels.NOT_READING}
 
 
 def _selects(pid: int) -> bool:

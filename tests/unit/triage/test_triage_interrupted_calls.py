@@ -52,7 +52,7 @@ def test_a_look_at_a_process_does_not_end_its_call(call: str) -> None:
 
 def test_a_stop_ends_no_sleep_and_no_lock_early() -> None:
     with subprocess.Popen([sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE) as job:
-        until(lambda: channels.reading(job.pid))
+        until(lambda: channels.reading(job.pid).link)
         assert channels.cut_short(job.pid) == ""
 
 

@@ -184,6 +184,37 @@ def test_workers_with_a_copied_lock_whose_items_their_parent_waits_for(
     assert {culprit.pid for culprit in its.triage.culprits} == ({200, 201} if verdict == "HUNG" else set())
 
 
+WAITPID = "def main():\n  while {}:\n    time.sleep(1)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "verdict"),
+    [
+        pytest.param(WAITPID.format("os.waitpid(pid, os.WNOHANG) == (0, 0)"), {"timed": True}, "HUNG", id="asks again"),
+        pytest.param(
+            WAITPID.format("time.time() < end and p.poll() is None"), {"timed": True}, "INSUFFICIENT", id="for a time"
+        ),
+        pytest.param("", {"reading": "pipe:[8]", "reads_for_ever": True}, "HUNG", id="reads what it writes"),
+        pytest.param("", {"reading": "pipe:[8]"}, "INSUFFICIENT", id="reads for a time"),
+        pytest.param("", {}, "INSUFFICIENT", id="goes on without it"),
+    ],
+)
+def test_a_child_of_fork_with_a_copied_lock_is_never_a_pass(
+    tmp_path: Path, text: str, fields: dict[str, object], verdict: str
+) -> None:
+    (file := tmp_path / "job.py").write_text(text)
+    parent = process(70, "process", "main:3 think", writers=(200,), fed=True)
+    [main] = parent.samples[-1].threads
+    if text:
+        main = dataclasses.replace(main, frames=(Frame("main", str(file), 3),))
+    child = looks(process(200, "process", "main:9 load:3", ppid=70, forked=True), locked_alone=True, main_switches=7)
+    its = triage(evidence(looks(parent, threads=(main,), **fields), child, source="live", stall_s=0.0))
+    assert its.verdict == verdict and "copied by fork" in its.reason and "200" in its.reason, its.reason
+    assert its.triage is not None and {each.pid for each in its.triage.culprits} == (
+        {200} if verdict == "HUNG" else set()
+    )
+
+
 @pytest.mark.parametrize(("beside", "verdict"), [("", "INSUFFICIENT"), ("main:4 think", "HEALTHY")])
 def test_who_waits_to_open_a_named_pipe_is_told_where_all_others_wait_for_it(beside: str, verdict: str) -> None:
     """The control: a process beside it that does something else, and may open the pipe."""

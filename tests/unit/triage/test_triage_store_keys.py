@@ -78,3 +78,75 @@ def test_the_text_has_the_key(tmp_path: Path, line: int, key: str) -> None:
     file.write_text(PROGRAM)
     assert source.store_key(Frame("sync", str(file), line)) == key
     assert source.keys_set(str(file)) == {"weights_ready_v1": 5}
+
+
+MADE = """import torch.distributed as dist
+def work(number, port):
+    store = dist.TCPStore("127.0.0.1", port, 2, number == 0)
+    store.set("weights_ready", "1")
+    store.wait(["ready"])
+    dist.all_reduce(x, group=a)
+    dist.all_reduce(x, group=b)
+    limits.get("ready")
+def loop(groups):
+    for group in groups:
+        dist.all_reduce(x, group=group)
+def other():
+    dist.all_reduce(x, group=b)
+    dist.all_reduce(x, group=a)
+"""
+
+
+def child(pid: int, file: Path, line: int, *inner: Frame, function: str = "work") -> Process:
+    """A process of multiprocessing that no variable numbers and of which no stack of C could be had."""
+    file.write_text(MADE)
+    its = waits(pid - 100, file, line, *(inner or (Frame("", "", 0),)))
+    frames = (*inner, Frame(function, str(file), line))
+    looks = (
+        dataclasses.replace(look, threads=(dataclasses.replace(look.threads[0], frames=frames),), timed=True)
+        for look in its.samples
+    )
+    file.write_text(MADE)
+    return dataclasses.replace(its, rank=None, world_size=None, role="process", ppid=50, samples=tuple(looks))
+
+
+JOIN = (
+    Frame("wait", "/usr/lib/python3.11/multiprocessing/popen_fork.py", 43),
+    Frame("join", "/usr/lib/python3.11/multiprocessing/process.py", 149),
+    Frame("<module>", "/job/train.py", 3),
+)
+PARENT = Process(
+    "node0", 50, role="process",
+    samples=tuple(Sample(1.5 * at, "S", threads=(Thread("MainThread", 50, JOIN, main=True),)) for at in range(2)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["the setter has ended", "all wait"])
+def test_a_key_for_which_processes_without_a_number_wait_is_told(tmp_path: Path, count: int) -> None:
+    file = tmp_path / "train.py"
+    verdict = judged(PARENT, *(child(101 + number, file, 5) for number in range(count)))
+    assert verdict.verdict == "INSUFFICIENT" and verdict.triage is not None and not verdict.triage.culprits
+    assert "'ready'" in verdict.reason and verdict.triage.place == "train.py:5 in work", verdict.reason
+    assert any("train.py:4" in line and "weights_ready" in line for line in verdict.evidence)
+
+
+def test_a_dictionary_that_is_asked_for_a_key_is_no_store(tmp_path: Path) -> None:
+    verdict = judged(PARENT, *(child(pid, tmp_path / "train.py", 8) for pid in (101, 102)))
+    assert "key" not in verdict.reason
+
+
+def test_processes_without_a_number_that_use_two_groups_in_two_orders_are_told(tmp_path: Path) -> None:
+    file, reduces = tmp_path / "train.py", Frame("all_reduce", TORCH, 4000)
+    first, second = child(101, file, 6, reduces), child(102, file, 13, reduces, function="other")
+    verdict = judged(PARENT, first, second)
+    assert verdict.verdict == "INSUFFICIENT" and verdict.triage is not None and not verdict.triage.culprits
+    assert "`a`" in verdict.reason and "`b`" in verdict.reason, verdict.reason
+
+
+def test_a_line_that_goes_through_several_groups_is_told(tmp_path: Path) -> None:
+    file, reduces = tmp_path / "train.py", Frame("all_reduce", TORCH, 4000)
+    verdict = judged(PARENT, *(child(pid, file, 11, reduces, function="loop") for pid in (101, 102)))
+    assert verdict.triage is not None and verdict.verdict == "INSUFFICIENT"
+    assert any("`group`" in step and "train.py:11" in step for step in verdict.triage.next)
+    same = judged(PARENT, *(child(pid, file, 6, reduces) for pid in (101, 102)))
+    assert same.triage is not None and not any("`a`" in step for step in same.triage.next)
