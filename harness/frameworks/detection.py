@@ -182,6 +182,14 @@ def refuse_unhooked(job: Job, command: Sequence[str], environ: Mapping[str, str]
         )
 
 
+def refuse_unknown_option(job: Job, command: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
+    """Raise BadInput for an option that the framework's own parser would refuse only after its imports."""
+    start = taken_apart(command, job.framework.starts, environ)
+    if unknown := job.framework.unknown_option(start, job.installed):
+        words = [*start.before, start.entry, *unknown.mended]
+        raise BadInput(unknown.what, fix=f"-- {shlex.join(redaction.arguments(words))}")
+
+
 def refuse_absent_script(command: Sequence[str]) -> None:
     """Raise BadInput if the command starts a script that does not exist."""
     script = started_script(command)
