@@ -62,6 +62,7 @@ from harness.similar_names import similar
 from probes import redaction
 from probes.errors import AddressedError, RecordingError
 from probes.files import write_whole
+from probes.signal_codes import exit_code_of
 from reports import displayed_paths
 from reports.text import clean_lines
 
@@ -152,7 +153,7 @@ class _Group(_Commands):
             raise Interrupted.by(error) from error
         except BrokenPipeError as error:
             _mute()
-            raise typer.Exit(128 + signal.SIGPIPE) from error
+            raise typer.Exit(exit_code_of(signal.SIGPIPE)) from error
 
 
 @contextlib.contextmanager
