@@ -28,6 +28,8 @@ def in_place(command: Any, path: Sequence[str], words: Sequence[str]) -> str:
     """The command line `path words` with each argument and engine at its own place. Empty if a word has no place, or an
     argument no value."""
     values, positional, options, job = _sorted_out(command, words)
+    if not any(item.param_type_name == "argument" for item in command.params):
+        positional = []  # nothing else than to leave them out
     if [*path] == ["parity"]:
         positional = [engine for word in positional for engine in joined_engines(word) or [word]]
     free = [argument.name for argument in _arguments(command) if argument.name not in values]
