@@ -28,10 +28,7 @@ def in_place(command: Any, path: Sequence[str], words: Sequence[str]) -> str:
     """The command line `path words` with each argument and engine at its own place. Empty if a word has no place, or an
     argument no value."""
     values, positional, options, job = _sorted_out(command, words)
-    if not any(item.param_type_name == "argument" for item in command.params):
-        positional = []  # nothing else than to leave them out
-    if [*path] == ["parity"]:
-        positional = [engine for word in positional for engine in joined_engines(word) or [word]]
+    positional = _placeable(command, path, positional)
     free = [argument.name for argument in _arguments(command) if argument.name not in values]
     backend: list[str] = []
     if any("--backend" in item.opts for item in command.params):
@@ -51,6 +48,16 @@ def in_place(command: Any, path: Sequence[str], words: Sequence[str]) -> str:
     arguments = [values[argument.name] for argument in _arguments(command) if argument.name in values]
     engine = ["--backend", *backend] if backend else []
     return shlex.join(["harness", *redaction.arguments([*path, *arguments, *options, *engine, *job])])
+
+
+def _placeable(command: Any, path: Sequence[str], positional: list[str]) -> list[str]:
+    """The words without a name that can have a place: none of a command that takes no argument, and of a comparison
+    each engine of a word that joins several."""
+    if not any(item.param_type_name == "argument" for item in command.params):
+        return []
+    if [*path] == ["parity"]:
+        return [engine for word in positional for engine in joined_engines(word) or [word]]
+    return positional
 
 
 def _proposed(path: Sequence[str], name: str, values: Mapping[str, str]) -> str:

@@ -173,7 +173,15 @@ def read(name: Literal["A", "B"], wrapped: Wrapped, framework: str = AUTO) -> To
         )
     examined = examined_by(job, start)
     version = job.installed.version if job.installed else ""
-    return Told(name, job.framework, wrapped, start, examined.settings, version, examined.options)
+    return Told(
+        name=name,
+        framework=job.framework,
+        wrapped=wrapped,
+        start=start,
+        settings=examined.settings,
+        version=version,
+        options=examined.options,
+    )
 
 
 def _surroundings(wrapped_a: Wrapped, wrapped_b: Wrapped) -> Iterator[Outcome]:

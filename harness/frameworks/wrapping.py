@@ -183,13 +183,13 @@ def _without_outermost(wrapped: Wrapped) -> Wrapped:
 
 def _text_of_shell(words: Sequence[str]) -> str | None:
     """The text behind `-c`, `-lc`, `-euo pipefail -c`; None where a shell runs a script."""
-    rest = deque(words)
-    while rest and rest[0].startswith(("-", "+")):
-        word = rest.popleft()
+    remaining = deque(words)
+    while remaining and remaining[0].startswith(("-", "+")):
+        word = remaining.popleft()
         if re.fullmatch(r"-[A-Za-z]*c[A-Za-z]*", word):
-            return rest[0] if rest else ""
-        if rest and re.fullmatch(r"[-+][A-Za-z]*[oO]", word):
-            rest.popleft()
+            return remaining[0] if remaining else ""
+        if remaining and re.fullmatch(r"[-+][A-Za-z]*[oO]", word):
+            remaining.popleft()
     return None
 
 
@@ -203,13 +203,13 @@ def _out_of_shell(wrapped: Wrapped, before: Sequence[str], program: str, text: s
     folders: list[str] = []
     programs: list[list[str]] = []
     for words in lines:
-        head, rest = words[0], words[1:]
+        head, arguments = words[0], words[1:]
         if head == "export" or all(map(_ASSIGNMENT.fullmatch, words)):
             settings += filter(_ASSIGNMENT.fullmatch, words)
         elif head == "unset":
-            settings += [word for name in rest for word in ("env", "-u", name)]
+            settings += [word for name in arguments for word in ("env", "-u", name)]
         elif head == "cd":
-            folders.append(_folder(rest[-1] if rest else "~"))
+            folders.append(_folder(arguments[-1] if arguments else "~"))
         elif head not in _HARMLESS:
             programs.append(words)
     if not programs:
@@ -226,12 +226,12 @@ def _out_of_shell(wrapped: Wrapped, before: Sequence[str], program: str, text: s
 
 def _out_of_tool(wrapped: Wrapped, before: Sequence[str], tool: _Tool, words: Sequence[str]) -> Wrapped:
     """The command that a tool runs elsewhere, with the variables that its options set."""
-    rest = deque(words)
-    options = list(_leading_options(rest, tool))
+    remaining = deque(words)
+    options = list(_leading_options(remaining, tool))
     counted_elsewhere = {*tool.names, *tool.variables, *tool.folders, *tool.modules, "--env-file", "--entrypoint"}
-    if tool.target and not rest:
+    if tool.target and not remaining:
         raise _NotRead("it names no image")
-    target = rest.popleft() if tool.target else ""
+    target = remaining.popleft() if tool.target else ""
     entrypoint = next((value for name, value in options if name == "--entrypoint"), "")
     arriving = tool.isolates is not None and not any(name in tool.isolates for name, _ in options)
     settings = [
@@ -245,7 +245,7 @@ def _out_of_tool(wrapped: Wrapped, before: Sequence[str], tool: _Tool, words: Se
         command=(
             *(word for word in before if arriving or not _ASSIGNMENT.fullmatch(word)),
             *settings,
-            *_program(tool, target, entrypoint, [*_interpreter(options, tool), *rest]),
+            *_program(tool, target, entrypoint, [*_interpreter(options, tool), *remaining]),
         ),
         environ=wrapped.environ if arriving else {},
         places=(*wrapped.places, _scrubbed(" ".join([tool.place, *filter(None, which)])), *folders),
@@ -262,10 +262,10 @@ def _out_of_tool(wrapped: Wrapped, before: Sequence[str], tool: _Tool, words: Se
     )
 
 
-def _leading_options(rest: deque[str], tool: _Tool) -> Iterator[tuple[str, str]]:
-    """Yield (name, value) of the options in front of a tool's first word, and leave the other words in `rest`."""
-    while rest and rest[0].startswith("-"):
-        word = rest.popleft()
+def _leading_options(remaining: deque[str], tool: _Tool) -> Iterator[tuple[str, str]]:
+    """Yield (name, value) of the options in front of a tool's first word, and leave the other words in `remaining`."""
+    while remaining and remaining[0].startswith("-"):
+        word = remaining.popleft()
         if word == "--":
             return
         name, joined, value = word.partition("=")
@@ -274,9 +274,9 @@ def _leading_options(rest: deque[str], tool: _Tool) -> Iterator[tuple[str, str]]
             yield from ((f"-{letter}", "") for letter in word[1 : word.index(name[1], 1)])
             joined = value
         if not joined and tool.has_value(name):
-            if not rest:
+            if not remaining:
                 raise _NotRead(f"no value stands behind {name}")
-            value = rest.popleft()
+            value = remaining.popleft()
         yield name, value
 
 

@@ -8,7 +8,7 @@ out the operation in which all others wait. Otherwise the ruling says who stands
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from harness.triage import source, stacks
 from harness.triage.evidence import Frame, Process, Thread
@@ -159,35 +159,43 @@ def _of_threads(case: Case, ranks: Sequence[Subject], places: Sequence[standing.
 
 def doubts(case: Case, ranks: Sequence[Subject]) -> list[str]:
     """What keeps the places from proving that the job hangs, in words: who may still come, or what may still move."""
-    sizes = {subject.process.world_size for subject in ranks}
-    together = all(same_world(ranks[0].process, subject.process) for subject in ranks)
-    size = next(iter(sizes)) if len(sizes) == 1 else None
     lines = []
-    if not together or size is None or {subject.rank for subject in ranks} != set(range(size)):
+    if not _is_whole_world(ranks):
         lines.append("all ranks of one world: others may still come")
     if case.evidence.gpus:
         lines.append("what the GPUs do: a kernel may still run on one of them")
     quiet = [look.net_quiet_s for subject in ranks for look in subject.process.samples]
     if any(seconds is None or seconds < FRESH_S for seconds in quiet):
         lines.append(f"for how long the ranks have stood still: at least {FRESH_S:.0f} s without data are needed")
-    for subject in ranks:
-        if peers := foreign(case, subject.process):
-            lines.append(f"what {subject.label} is connected to outside the job ({', '.join(peers[:2])})")
-        if _computes(subject.process):
-            lines.append(f"what {subject.label} computes beside the collective")
-        free_threads = [
-            each for each in _side_threads(subject.process) if stacks.classify(each).kind not in BETWEEN_RANKS
-        ]
-        lines += [f"what thread {thread.name} of {subject.label} will do, {stacks.user_frame(thread.frames)}"
-                   for thread in free_threads]  # fmt: skip
-    keys = {subject.key for subject in ranks}
-    above = _ancestors(case, ranks)
-    lines += [
-        f"whether {subject.label} will come: {subject.state()}"
-        for subject in case.live()
-        if subject.key not in keys | above and (subject.progress or subject.doing.kind not in _RESTS)
-    ]
-    return lines
+    return [*lines, *(line for subject in ranks for line in _beside(case, subject)), *_may_come(case, ranks)]
+
+
+def _is_whole_world(ranks: Sequence[Subject]) -> bool:
+    """Whether these are all ranks of one world."""
+    first = ranks[0].process
+    are_together = all(same_world(first, subject.process) for subject in ranks)
+    is_one_size = {subject.process.world_size for subject in ranks} == {first.world_size}
+    size = first.world_size
+    return are_together and is_one_size and size is not None and {subject.rank for subject in ranks} == set(range(size))
+
+
+def _beside(case: Case, subject: Subject) -> Iterator[str]:
+    """Yield what may still happen in the process of a rank, or come to it, beside its collective."""
+    if peers := foreign(case, subject.process):
+        yield f"what {subject.label} is connected to outside the job ({', '.join(peers[:2])})"
+    if _computes(subject.process):
+        yield f"what {subject.label} computes beside the collective"
+    for thread in _side_threads(subject.process):
+        if stacks.classify(thread).kind not in BETWEEN_RANKS:
+            yield f"what thread {thread.name} of {subject.label} will do, {stacks.user_frame(thread.frames)}"
+
+
+def _may_come(case: Case, ranks: Sequence[Subject]) -> Iterator[str]:
+    """Yield the other processes that may come to a collective."""
+    come_to_none = {subject.key for subject in ranks} | _ancestors(case, ranks)
+    for subject in case.live():
+        if subject.key not in come_to_none and (subject.progress or subject.doing.kind not in _RESTS):
+            yield f"whether {subject.label} will come: {subject.state()}"
 
 
 def _ancestors(case: Case, ranks: Sequence[Subject]) -> set[str]:
