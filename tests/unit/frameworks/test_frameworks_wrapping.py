@@ -120,6 +120,7 @@ def test_what_is_installed_elsewhere_is_not_compared() -> None:
     [
         ("a '' \"b c\" 8 > log 2>&1", [["a", "", "b c", "8"]]),
         ("a \\\n --b ${Y:-b c}-$(now) `date -u`", [["a", "--b", "${Y:-b c}-$(now)", "`date -u`"]]),
+        ("a --run $(date '+%F' -d $(now)) $((1 + 2))-x", [["a", "--run", "$(date +%F -d $(now))", "$((1 + 2))-x"]]),
         ("x || true && a \"q\\\"r\" 'it'\\''s' # z\nb", [["x"], ["a", 'q"r', "it's"], ["b"]]),
     ],
 )
