@@ -187,7 +187,11 @@ def read(name: Literal["A", "B"], wrapped: Wrapped, framework: str = AUTO) -> To
 def _surroundings(wrapped_a: Wrapped, wrapped_b: Wrapped) -> Iterator[Outcome]:
     """Report what is around the two programs and is not compared, where it is not the same."""
     if wrapped_a.places != wrapped_b.places:
-        yield Unseen(f"A runs in {wrapped_a.place}, B in {wrapped_b.place}: what is installed there is not known")
+        yield Problem(
+            UNKNOWN.severity, "the place where the programs run differs",
+            f"A: {wrapped_a.place}; B: {wrapped_b.place}", "what is installed there, and in its files, is not known",
+            "start both in one place",
+        )  # fmt: skip
     elif wrapped_a.options != wrapped_b.options:
         sides = (("A", wrapped_a.options, wrapped_b.options), ("B", wrapped_b.options, wrapped_a.options))
         only = [

@@ -11,6 +11,7 @@ from harness.frameworks.wrapping import Wrapped, unwrapped
 from reports.doctor_model import Hazard, Unchecked
 
 SERVE = "vllm serve m --max-num-seqs 8"
+PLACE = "the place where the programs run"
 SHELL = {"HF_HOME": "/hf", "PATH": "/bin"}
 
 
@@ -100,7 +101,7 @@ def test_two_containers_are_compared_by_what_runs_in_them() -> None:
     assert judged(f"{image} --model m", f"{image.replace('A=1', 'A=2')} --model m") == (["the variable A"], 0)
     assert judged(f"{image} --model m", f"{image.replace('--rm', '--shm-size 1g')} --model m") == ([], 1)
     assert judged(f"{image} --model m", f"{image.replace('9.1', '9.2')} --model m") == (
-        ["the versions of the engine differ"], 1,
+        ["the versions of the engine differ", PLACE], 0,
     )  # fmt: skip
     assert judged(f"bash -c '{SERVE}'", SERVE)[0] == []
 
@@ -108,7 +109,7 @@ def test_two_containers_are_compared_by_what_runs_in_them() -> None:
 def test_what_is_installed_elsewhere_is_not_compared() -> None:
     job = "python -m verl.trainer.main_ppo data.train_batch_size=64"
     hazards, unchecked = judged(job, f"conda run -n x {job}")
-    assert hazards == [] and unchecked == 1
+    assert hazards == [PLACE] and unchecked == 0
     assert judged(f"bash -c '{job}'", f"bash -c '. env.sh; {job}'") == ([], 1)
     assert judged(f"bash -c '. env.sh; {job}'", f"bash -c '. env.sh; {job}'") == ([], 0)
     hazards, _ = judged(f"docker run img {job}", f"docker run img bash -c '{job} data.train_batch_size=32'")
