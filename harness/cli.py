@@ -521,6 +521,8 @@ def _with_default(error: Any, words: Sequence[str]) -> str:
     if option is None or option.param_type_name != "option" or option.multiple or option.is_flag:
         return ""
     default = option.default
+    if option.name == "pid":  # no process can be proposed
+        return "pgrep -af python   # the pid of a process of the job"
     if default is None and option.type_descriptor.annotation is int:
         default = option.min or 1
     fix = amended(words, shlex.join([option.opts[0], str(default)]))

@@ -369,6 +369,8 @@ def test_an_output_that_takes_nothing_says_where_to_print_instead() -> None:
         ("parity vllm/sglang", "Missing argument", "harness parity vllm sglang"),
         ("parity vllm@0.31,vllm@0.32 --steps 1", "Missing argument", "harness parity vllm@0.31 vllm@0.32 --steps 1"),
         ("parity hf,hf", "Missing argument", "harness parity hf hf"),
+        ("mapping sglang my.py", "Got unexpected extra argument", "harness mapping my.py --engine sglang"),
+        ("watch --pid abc", "a whole number was expected", "pgrep -af python   # the pid of a process of the job"),
         ("down nosuch", "Got unexpected extra argument", "harness down"),
         ("ps a b", "Got unexpected extra argument", "harness ps"),
         ("triage -5", "No such option: -5", "harness triage 5"),
