@@ -9,6 +9,7 @@ out the operation in which all others wait. Otherwise the ruling says who stands
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from harness.triage import source, stacks
 from harness.triage.evidence import Frame, Process, Thread
@@ -38,51 +39,61 @@ def apart(case: Case) -> Ruling | None:
     """K1, K2 or INSUFFICIENT: the ranks wait in collectives at different places or in two threads each, or all of them
     receive."""
     ranks = [subject for subject in case.live() if subject.rank is not None]
-    if case.evidence.source != "live" or case.evidence.stall_s or any(group.ranks for group in case.groups):
-        return None
-    keys = {subject.key for subject in ranks}
-    # A rank with a known target is judged by that wait. The parent of the ranks joins them, which says nothing.
-    if len(ranks) < 2 or not all(map(_waits, ranks)) or any(wait.waiter in keys for wait in case.graph.waits):
+    if not _all_stand_in_collectives(case, ranks):
         return None
     places = standing.places_of(ranks)
-    threads = [subject for subject in ranks if collectives_beside(subject)]
-    if len(places) < 2 and not threads and not all(map(_receives, ranks)):
+    in_two_threads = [subject for subject in ranks if collectives_beside(subject)]
+    if len(places) < 2 and not in_two_threads and not all(map(_receives, ranks)):
         return None
-    lines = _lines(case, places)
-    headline = _of_threads(case, threads, places) if threads else standing.headline(places)
-    where = _where(places)
     if open_questions := doubts(case, ranks):
         again = Live(f"{case.again()}   # again, in a minute: whether all still stand there")
         return Ruling(
             "INSUFFICIENT",
-            headline,
-            evidence=lines,
+            _of_threads(case, in_two_threads, places) if in_two_threads else standing.headline(places),
+            evidence=_lines(case, places),
             missing=tuple(open_questions[:MAX_DOUBTS]),
-            place=where,
+            place=_where(places),
             next=(again, *_NEXT),
         )
+    if in_two_threads:
+        return _hung(case, places, _of_threads(case, in_two_threads, places), ONE_GROUP_EACH)
     # The text is read from the lines at which main threads stand.
     by_main = all(_main_thread_in_collective(subject.process) for subject in ranks)
-    if not threads and by_main and (ruling := left_out(case, places)):
+    if by_main and (ruling := left_out(case, places)):
         return ruling
-    crossing = () if threads else _crossing(places)
-    if crossing:
-        headline = f"two groups in two orders: {'; '.join(crossing)}"
-    elif not threads:
-        headline = f"{NOBODY_LEFT}: {standing.headline(places, 2)}"
+    crossing = _crossing(places)
+    headline = (
+        f"two groups in two orders: {'; '.join(crossing)}"
+        if crossing
+        else f"{NOBODY_LEFT}: {standing.headline(places, 2)}"
+    )
+    advice = _advice(ranks, _where(places), crossed=bool(crossing))
+    return replace(_hung(case, places, headline, advice), cycle=cycle(case, ranks))
+
+
+def _all_stand_in_collectives(case: Case, ranks: Sequence[Subject]) -> bool:
+    """Whether all ranks of a live job stand in collectives, and nothing else says for whom they wait.
+
+    A rank with a known target is judged by that wait. The parent of the ranks joins them, which says nothing.
+    """
+    is_recorded = case.evidence.stall_s or any(group.ranks for group in case.groups)
+    if case.evidence.source != "live" or is_recorded or len(ranks) < 2 or not all(map(_waits, ranks)):
+        return False
+    keys = {subject.key for subject in ranks}
+    return not any(wait.waiter in keys for wait in case.graph.waits)
+
+
+def _hung(case: Case, places: Sequence[standing.Place], headline: str, advice: str) -> Ruling:
+    """K2: who stands where, and nobody is named."""
     return Ruling(
         "HUNG",
         headline,
         "K2",
-        cycle=() if threads else cycle(case, ranks),
         waiting={subject.key: place.words for place in places for subject in place.subjects},
-        evidence=lines,
-        place=where,
-        next=(
-            ONE_GROUP_EACH if threads else _advice(ranks, where, crossed=bool(crossing)),
-            *_NEXT,
-        ),
-    )  # fmt: skip
+        evidence=_lines(case, places),
+        place=_where(places),
+        next=(advice, *_NEXT),
+    )
 
 
 def _advice(ranks: Sequence[Subject], where: str, *, crossed: bool) -> str:
