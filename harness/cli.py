@@ -62,6 +62,7 @@ from harness.similar_names import similar
 from probes import redaction
 from probes.errors import AddressedError, RecordingError
 from probes.files import write_whole
+from probes.signal_codes import exit_code_of
 from reports import displayed_paths
 from reports.text import clean_lines
 
@@ -152,7 +153,7 @@ class _Group(_Commands):
             raise Interrupted.by(error) from error
         except BrokenPipeError as error:
             _mute()
-            raise typer.Exit(128 + signal.SIGPIPE) from error
+            raise typer.Exit(exit_code_of(signal.SIGPIPE)) from error
 
 
 @contextlib.contextmanager
@@ -458,12 +459,19 @@ def _needs_words(name: str) -> bool:
 
 
 def _misplaced(error: Any, path: str, words: Sequence[str]) -> _Message | None:
-    """The message about an argument that was typed as an option, about an engine that was typed as an argument, or
-    about a scenario that is missing; None if it is about anything else."""
+    """The message about an argument that was typed as an option, about an engine that was typed as an argument, about
+    a scenario that is missing, about words behind a command that takes none, or about a number with a dash; None if it
+    is about anything else."""
     context = getattr(error, "ctx", None)
     if context is None:
         return None
     groups = path.split()[1:]
+    if (number := _dashed_number(error)) and any(each.param_type_name == "argument" for each in context.command.params):
+        behind = [word for word in words[len(groups) :] if word != number]
+        number = number if groups == ["explain"] else number.lstrip("-")  # an exit code may be negative
+        dashes = ["--"] if number.startswith("-") else []
+        fix = shlex.join([*path.split(), *redaction.arguments(behind), *dashes, number])
+        return _Message(error.format_message(), fix, error.exit_code)
     fix = misplaced_words.in_place(context.command, groups, words[len(groups) :])
     option = getattr(error, "option_name", "") or ""
     if option and (argument := misplaced_words.argument_called(context.command, option)):
@@ -474,6 +482,12 @@ def _misplaced(error: Any, path: str, words: Sequence[str]) -> _Message | None:
     if option or not fix or not moved:
         return None
     return _Message(error.format_message(), fix, error.exit_code)
+
+
+def _dashed_number(error: Any) -> str:
+    """The number that was typed with a dash in front of it, which makes an option of it; empty for any other word."""
+    option = getattr(error, "option_name", "") or ""
+    return option if re.fullmatch(r"-\d+", option) else ""
 
 
 def _takes_value(error: Any, name: str) -> bool:
@@ -506,8 +520,13 @@ def _with_default(error: Any, words: Sequence[str]) -> str:
     option = getattr(error, "param", None)
     if option is None or option.param_type_name != "option" or option.multiple or option.is_flag:
         return ""
-    fix = amended(words, shlex.join([option.opts[0], str(option.default)]))
-    return fix if option.default is not None and fix.startswith("harness ") else ""
+    default = option.default
+    if option.name == "pid":  # no process can be proposed
+        return "pgrep -af python   # the pid of a process of the job"
+    if default is None and option.type_descriptor.annotation is int:
+        default = option.min or 1
+    fix = amended(words, shlex.join([option.opts[0], str(default)]))
+    return fix if default is not None and fix.startswith("harness ") else ""
 
 
 def _last_word(option: str) -> str:

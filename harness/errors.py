@@ -7,6 +7,8 @@ import difflib
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 
+from probes.signal_codes import exit_code_of
+
 # Environment variable that names a file to which a command also writes its final error, for its caller.
 ERROR_FILE = "RLHF_HARNESS_ERROR_FILE"
 # Environment variable with the pid of the caller; the command ends when that process does.
@@ -117,5 +119,5 @@ class Interrupted(HarnessError):
     def by(cls, cause: KeyboardInterrupt, message: str = "interrupted", *, fix: str | None = None) -> Interrupted:
         error = cls("; ".join([message, *getattr(cause, "__notes__", ())]), fix=fix or getattr(cause, "fix", None))
         terminated = isinstance(cause, Terminated) or Terminated.arrived
-        error.exit_code = 128 + (signal.SIGTERM if terminated else signal.SIGINT)
+        error.exit_code = exit_code_of(signal.SIGTERM if terminated else signal.SIGINT)
         return error

@@ -24,6 +24,7 @@ from harness.frameworks.spec import frameworks
 from harness.mapping import judge as mapping
 from harness.terms import ALSO, TERMS
 from probes.plugins import PluginError
+from probes.signal_codes import exit_code_of, signal_of
 from reports import bisect_model, doctor_model, nightly_model
 from reports.model import (
     AUDIT_VERDICTS,
@@ -276,7 +277,7 @@ def find(query: str, among: Sequence[Entry] = ()) -> list[Entry]:
     for entry in all_entries:
         for name in (entry.name, *entry.also):
             names.setdefault(_plain(name), []).append(entry)
-    if (code := _SIGNALLED.fullmatch(query.strip())) and (ended := _by_signal(int(code[1]))):
+    if ended := _of_exit_code(query.strip()):
         return [ended]
     line = _REASON.split(query.strip(_MARKS), maxsplit=1)[0]
     matches = _named(_plain(line), names) or _named(_plain(_CLAUSE.split(line, maxsplit=1)[0]), names)
@@ -292,22 +293,41 @@ def find(query: str, among: Sequence[Entry] = ()) -> list[Entry]:
     return _with_details(matches, query)
 
 
-_SIGNALLED = re.compile(r"(?:exit )?(?:code )?(\d{3})")
+_EXIT_CODE = re.compile(r"(?:exit )?(?:code )?(-?\d{1,4})")
+LARGEST_CODE = 255  # a parent process gets eight bits of an exit code
 
 
-def _by_signal(code: int) -> Entry | None:
-    """The exit code of a command that a signal ended, as shells have it; None for other codes, and for our own."""
+def _of_exit_code(query: str) -> Entry | None:
+    """The exit code that a signal's number or name, or a number that none of our commands has, stands for; None for any
+    other text, and for a number that is the name of a hang without its letter. Raises BadInput for a number that is no
+    exit code."""
+    match = _EXIT_CODE.fullmatch(query)
+    by_name = signal.Signals.__members__.get(query.upper())
+    if match is None and by_name is None:
+        return None
+    code = exit_code_of(by_name) if by_name else int(match[1]) if match else 0
+    if code < 0:  # as Python's subprocess has it
+        code = exit_code_of(-code)
     if code in (int(row.code) for row in EXITS if row.code.isdigit()):
+        return _exit_code(str(code))
+    if code > LARGEST_CODE:
+        what = f"{query} is no exit code: they go to {LARGEST_CODE}, and a shell takes {LARGEST_CODE + 1} off"
+        raise BadInput(what, fix=str(code % (LARGEST_CODE + 1)), instead=query)
+    if f"K{code}" in HANGS and query.isdigit():
         return None
-    try:
-        name = signal.Signals(code - SHELL_SIGNALS).name
-    except ValueError:
-        return None
-    meaning = f"the command was ended by {name}: {SHELL_SIGNALS} + {code - SHELL_SIGNALS}"
-    return Entry(str(code), "exit code", f"harness watch and record, and every shell: {meaning}.")
+    return _of_a_command(code)
 
 
-SHELL_SIGNALS = 128  # POSIX shells add it to the number of a signal
+def _of_a_command(code: int) -> Entry:
+    """An exit code that is not our own: of a command that a signal ended, as shells have it, or of its own program."""
+    with contextlib.suppress(ValueError):
+        name = signal.Signals(number := signal_of(code)).name
+        meaning = f"the command was ended by {name}: {exit_code_of(0)} + {number}"
+        return Entry(str(code), "exit code", f"harness watch and record, and every shell: {meaning}.")
+    meaning = "the command ended by itself with this code, which its own program chose"
+    return Entry(str(code), "exit code", f"harness watch and record: {meaning}.", "read the end of its log")
+
+
 LONGEST_NAME = 8  # words of one name, typed without quotes: EQUIVALENT, but 2 warnings
 _REASON = re.compile(r"\(|: |  ")  # what ends the names in a line
 _CLAUSE = re.compile(r",(?! but\b)")  # behind a cause its party, behind a status the next one

@@ -28,16 +28,14 @@ def in_place(command: Any, path: Sequence[str], words: Sequence[str]) -> str:
     """The command line `path words` with each argument and engine at its own place. Empty if a word has no place, or an
     argument no value."""
     values, positional, options, job = _sorted_out(command, words)
-    if [*path] == ["parity"]:
-        positional = [engine for word in positional for engine in joined_engines(word) or [word]]
+    positional = _placeable(command, path, positional)
     free = [argument.name for argument in _arguments(command) if argument.name not in values]
-    backend: list[str] = []
-    if any("--backend" in item.opts for item in command.params):
-        backend = [word for word in positional if is_engine(word)]
-        positional = [word for word in positional if word not in backend]
+    option = _option_of_engine(command, path)
+    backend = [word for word in positional if option and is_engine(word)]
+    positional = [word for word in positional if word not in backend]
     if [*path] == ["run"] and len(backend) == 2 and not (positional or options):
         return shlex.join(["harness", "parity", *backend])
-    if len(positional) > len(free) or len(backend) + ("--backend" in options) > 1:
+    if len(positional) > len(free) or len(backend) + (option in options) > 1:
         return ""
     values |= dict(zip(free, positional, strict=False))
     for argument in _arguments(command):
@@ -47,8 +45,26 @@ def in_place(command: Any, path: Sequence[str], words: Sequence[str]) -> str:
     if "" in values.values() or any(item.required for item in open_ended):
         return ""
     arguments = [values[argument.name] for argument in _arguments(command) if argument.name in values]
-    engine = ["--backend", *backend] if backend else []
+    engine = [option, *backend] if backend else []
     return shlex.join(["harness", *redaction.arguments([*path, *arguments, *options, *engine, *job])])
+
+
+def _option_of_engine(command: Any, path: Sequence[str]) -> str:
+    """The option of a command that names its only engine; empty without one."""
+    if path[:1] == ["env"]:  # an environment may be called as its engine
+        return ""
+    names = [name for item in command.params for name in item.opts]
+    return next((name for name in ("--backend", "--engine") if name in names), "")
+
+
+def _placeable(command: Any, path: Sequence[str], positional: list[str]) -> list[str]:
+    """The words without a name that can have a place: none of a command that takes no argument, and of a comparison
+    each engine of a word that joins several."""
+    if not any(item.param_type_name == "argument" for item in command.params):
+        return []
+    if [*path] == ["parity"]:
+        return [engine for word in positional for engine in joined_engines(word) or [word]]
+    return positional
 
 
 def _proposed(path: Sequence[str], name: str, values: Mapping[str, str]) -> str:

@@ -27,9 +27,9 @@ class EngineProcess:
     its numbers. `compiled`: distribution -> a module that loads its compiled part. `variables`: prefixes of
     environment variables that only this engine reads. `random_variables`: a pattern of variables that each of its
     processes sets to a value of its own. `titles`: what its processes call themselves, up to a colon. `modules`:
-    modules that start a server, as in `python -m MODULE`. `idle`: where a main thread waits for orders. `orders`:
-    functions in which a thread waits for orders whatever they call, such as a broadcast from the rank that received
-    the request.
+    modules that start a server, as in `python -m MODULE`. `images`: names of container images that start the server
+    by themselves. `idle`: where a main thread waits for orders. `orders`: functions in which a thread waits for orders
+    whatever they call, such as a broadcast from the rank that received the request.
     """
 
     packages: tuple[str, ...] = ()
@@ -38,6 +38,7 @@ class EngineProcess:
     random_variables: str = ""
     titles: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
     idle: tuple[Place, ...] = ()
     orders: tuple[Place, ...] = ()
 
@@ -51,6 +52,7 @@ BUILT_IN: Mapping[str, EngineProcess] = {
         random_variables=r"VLLM_DIST_IDENT|.*_SHM_BUFFER_NAME",
         titles=("VLLM",),
         modules=("vllm.entrypoints",),
+        images=("vllm-openai", "vllm-openai-rocm"),
         idle=(("/vllm/v1/engine/core.py", "_process_input_queue"),),
     ),
     "sglang": EngineProcess(

@@ -28,7 +28,7 @@ from typing import Any
 from harness.cluster import ray_token
 from harness.cluster.fork_servers import ForkServers, Preload
 from harness.cluster.ray_output import quiet_in_vain, warnings_aside, warnings_dropped
-from harness.cluster.ray_start import FIND_GCS, job, lean, on_loopback
+from harness.cluster.ray_start import FIND_GCS, RAY_PORT, job, lean, on_loopback
 from harness.errors import HarnessError
 from scenarios.engines.engine_processes import alive, descendants
 from scenarios.ports import free_port, refused
@@ -453,12 +453,18 @@ def driver_seat(gpus: float = 0.0, bundle: int | None = None) -> Seat:
     )
 
 
+_RESOLVED_BY_RAY = ("auto", "local", "")
+
+
 def _reachable(address: str) -> None:
     """Raise LaunchFailed for an address at which nothing listens: Ray itself would try for minutes.
 
     Names that Ray resolves (auto) are left to Ray.
     """
     host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon and address not in _RESOLVED_BY_RAY:
+        raise LaunchFailed(f"the Ray cluster at {address} could not be joined: the address has no port",
+                           fix=f"--address {address}:{RAY_PORT}   # the port of ray start")  # fmt: skip
     if colon and port.isdigit() and (why := refused(host, int(port), 5)):
         raise LaunchFailed(f"the Ray cluster at {address} could not be joined: {why}", fix=FIND_GCS)
 

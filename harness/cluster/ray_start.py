@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 # The advice where nothing answers at a cluster's address.
+RAY_PORT = 6379  # default port of the GCS
 FIND_GCS = "pgrep -af gcs_server   # on that host: its --gcs_server_port is the port to ask; none: no cluster"
 
 # Ray gives a node the loopback address if it supports only one node, as on macOS and Windows. Its servers then bind to

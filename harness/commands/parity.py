@@ -13,7 +13,7 @@ from harness.commands.options import Format, Verbose
 from harness.commands.showing import progress, say, show
 from harness.commands.typed_options import begins_a_job, refuse_idle, typed
 from harness.errors import BadInput, refuse
-from harness.misplaced_words import is_engine
+from harness.misplaced_words import is_engine, joined_engines
 from harness.parity.runs.run_options import ParityOptions
 
 WITH_A_COMMAND = ("framework", "repeat", "out", "cap", "strict", "stall", "format", "verbose", "seed", "mode")
@@ -100,15 +100,23 @@ def _two(baseline: str, candidate: str, others: list[str]) -> None:
     """Refuse further backends, which would be taken for a job's command, and words between two."""
     if candidate in JOINING and len(others) == 1 and is_engine(others[0]):
         raise BadInput(f"{candidate!r} is no backend: two stand beside each other", fix="", instead=candidate)
-    if not others or not all(map(is_engine, others)):
+    typed_words = [baseline, candidate, *others]
+    engines_by_word = [joined_engines(word) or [word] for word in typed_words]
+    named = [engine for engines in engines_by_word for engine in engines]
+    if len(named) == 2 or not all(map(is_engine, named)):
         return
-    named = [baseline, candidate, *others]
     kept = [*dict.fromkeys(named)][:2] if len({*named}) > 1 else named[:2]
-    surplus = [*named]
-    for backend in kept:
-        surplus.remove(backend)
     message = f"{len(named)} backends are named, and a comparison takes two: {', '.join(named)}"
-    refuse([BadInput(message, fix="   # two at a time", instead=backend) for backend in surplus])
+    refusals = []
+    for word, engines in zip(typed_words, engines_by_word, strict=True):
+        stay = []
+        for engine in engines:
+            if engine in kept:
+                kept.remove(engine)
+                stay.append(engine)
+        if stay != [word]:
+            refusals.append(BadInput(message, fix=f"{' '.join(stay)}   # two at a time", instead=word))
+    refuse(refusals)
 
 
 def _no_job(context: typer.Context, words: list[str]) -> None:

@@ -27,6 +27,9 @@ def add(name: str, engine: str, python: str) -> Environment:
             fix=f"--engine {next(iter(similar(engine, engines)), engines[0])}",
         )
     check_name(name, engine)
+    if not Path(python).exists():
+        here = f'harness env add {name} --engine {engine} --python "$(command -v python3)"'
+        raise EnvironmentUnusable(f"there is no interpreter at {python}", fix=here)
     driver = Driver.here()
     facts = interpreter.inspect(python)
     if reason := interpreter.misfit(facts, engine, driver):

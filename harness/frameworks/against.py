@@ -8,7 +8,6 @@ interpret differently are named too. What cannot be read is reported as not chec
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 from collections import Counter
@@ -20,7 +19,7 @@ from harness.doctor.outcome import Fine, Item, Outcome, Problem, Unseen
 from harness.errors import BadInput
 from harness.frameworks import launcher, servers
 from harness.frameworks.argv import Start, option, taken_apart
-from harness.frameworks.detection import AUTO, detect, recognised
+from harness.frameworks.detection import AUTO, Job, detect, of, recognised, started_script
 from harness.frameworks.engine_arguments import drawing_engine, other_defaults, passed_on
 from harness.frameworks.examine import OPTIONS, items, trapped
 from harness.frameworks.examine import read as examined_by
@@ -35,8 +34,10 @@ from harness.frameworks.shared_meanings import (
     Meaning,
     of_parameter,
 )
+from harness.frameworks.shell_text import NotPlain, commands
 from harness.frameworks.spec import Framework
 from harness.frameworks.spec import names as framework_names
+from harness.frameworks.wrapping import Wrapped, changed_variables, unwrapped
 from probes import redaction
 from reports.doctor_model import Hazard
 from scenarios.engines import native_arguments, registry
@@ -49,7 +50,6 @@ RULES = {
     MEANT: "Settings that are equal in two commands, and that their engines or frameworks read differently.",
 }
 SHOWN = 60  # characters of a value that a sentence shows
-_REDIRECTION = re.compile(r"(?:\d|&)?>{1,2}&?\d?|<")
 # Sampling parameters whose combinations engines interpret differently.
 _READ_TOGETHER = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
@@ -60,6 +60,7 @@ class Told:
 
     name: Literal["A", "B"]
     framework: Framework
+    wrapped: Wrapped
     start: Start
     settings: Settings
     version: str
@@ -74,7 +75,7 @@ class Told:
     def variables(self) -> dict[str, str]:
         """The job's variables that differ from the shell's: those set in the command, and those of Ray's runtime
         environment."""
-        mine = {name: value for name, value in self.start.variables.items() if os.environ.get(name) != value}
+        mine = changed_variables(self.wrapped, self.start.variables)
         try:
             runtime = json.loads(option(self.start.before, "--runtime-env-json") or "{}")
             return {**mine, **{str(name): str(value) for name, value in (runtime.get("env_vars") or {}).items()}}
@@ -111,55 +112,57 @@ def compare(
     `served`: returns the installed version of an engine and all options of its server; none where that is not known.
     Raises BadInput for a command of no framework, and for one whose settings are in a shell script.
     """
+    wrapped_a, wrapped_b = unwrapped("A", command_a), unwrapped("B", command_b)
+    surroundings = list(_surroundings(wrapped_a, wrapped_b))
     if framework == AUTO:
-        server_a, server_b = servers.read("A", command_a, served), servers.read("B", command_b, served)
+        server_a, server_b = servers.read("A", wrapped_a, served), servers.read("B", wrapped_b, served)
         if server_a and server_b:
             # A server that does not start comes first: what is compared of its other words is a guess.
             report_items: list[Item] = []
             for server in (server_a, server_b):
                 unknown = servers.unknown_options(server, served(server.engine)[1])
                 report_items += items(OPTIONS, unknown, f"command {server.name}")
-            return [*report_items, *items(CHECK, servers.compare(server_a, server_b), "the commands")]
-    commands = read("A", command_a, framework), read("B", command_b, framework)
-    outcomes = [*_settings(*commands), *_variables(*commands)]
+            outcomes = [*servers.compare(server_a, server_b), *surroundings]
+            return [*report_items, *items(CHECK, outcomes, "the commands")]
+    jobs = read("A", wrapped_a, framework), read("B", wrapped_b, framework)
+    outcomes = [*_settings(*jobs), *_variables(*jobs)]
     if all(isinstance(outcome, Fine) for outcome in outcomes):
-        outcomes += _other_words(*commands)
-    report_items = [*items(CHECK, outcomes, "the commands")]
-    report_items += items(MEANT, _meant(*commands), "the commands")
-    for side in commands:
+        outcomes += _other_words(*jobs)
+    report_items = [*items(CHECK, [*outcomes, *surroundings], "the commands")]
+    report_items += items(MEANT, _meant(*jobs), "the commands")
+    for side in jobs:
         report_items += items(OPTIONS, [item for item in side.options if isinstance(item, Problem)],
                        f"command {side.name}")  # fmt: skip
-    return [*report_items, *_trapped(*commands)]
+    return [*report_items, *_trapped(*jobs)]
 
 
 def words(command: str) -> list[str]:
-    """Split a command as a shell does, without redirections of its output. Raises BadInput."""
+    """Split a command as a shell does, without redirections; several commands are the text of a shell. Raises
+    BadInput."""
     try:
-        parts = shlex.split(command.replace("\\\n", " "))
-    except ValueError as error:
+        lines = commands(command)
+    except NotPlain as error:
         raise BadInput(f"--against is no command: {error}", fix="--against 'PROGRAM WORD ...'   # in quotes") from error
-    kept: list[str] = []
-    skip = False
-    for part in parts:
-        if skip:
-            skip = False
-        elif _REDIRECTION.fullmatch(part):
-            skip = not part.endswith(("&1", "&2"))
-        else:
-            kept.append(part)
-    return kept
+    return lines[0] if len(lines) == 1 else ["bash", "-c", command]
 
 
-def read(name: Literal["A", "B"], command: Sequence[str], framework: str = AUTO) -> Told:
+def read(name: Literal["A", "B"], wrapped: Wrapped, framework: str = AUTO) -> Told:
     """Read one command. Nothing of it is run."""
+    command = wrapped.command
+    if wrapped.moved and (script := started_script(command)):
+        raise BadInput(
+            f"command {name} cannot be compared: its settings stand in {script}, in {wrapped.place}, which is not read",
+            fix="give the command as it is started where that script is",
+        )
     if framework == AUTO and not recognised(command):
         raise BadInput(
             f"command {name} is no job of {framework_names(between=' or ')}, and the two are not both an engine's "
             "server: settings cannot be compared",
             fix="harness doctor   # what breaks a run on this machine, whatever its command",
         )
-    job = detect(command, framework)
-    start = taken_apart(command, job.framework.starts, os.environ)
+    # What is installed in an image, or in an environment of conda's or uv's, is not looked up.
+    job = Job(of(command, framework), "", None, ()) if wrapped.places else detect(command, framework)
+    start = taken_apart(command, job.framework.starts, wrapped.environ)
     if not start.entry:
         inside = (
             f"its settings stand in {start.script}" if start.script else f"it starts no {job.framework.name} itself"
@@ -170,7 +173,37 @@ def read(name: Literal["A", "B"], command: Sequence[str], framework: str = AUTO)
         )
     examined = examined_by(job, start)
     version = job.installed.version if job.installed else ""
-    return Told(name, job.framework, start, examined.settings, version, examined.options)
+    return Told(
+        name=name,
+        framework=job.framework,
+        wrapped=wrapped,
+        start=start,
+        settings=examined.settings,
+        version=version,
+        options=examined.options,
+    )
+
+
+def _surroundings(wrapped_a: Wrapped, wrapped_b: Wrapped) -> Iterator[Outcome]:
+    """Report what is around the two programs and is not compared, where it is not the same."""
+    if wrapped_a.places != wrapped_b.places:
+        yield Problem(
+            UNKNOWN.severity, "the place where the programs run differs",
+            f"A: {wrapped_a.place}; B: {wrapped_b.place}", "what is installed there, and in its files, is not known",
+            "start both in one place",
+        )  # fmt: skip
+    elif wrapped_a.options != wrapped_b.options:
+        sides = (("A", wrapped_a.options, wrapped_b.options), ("B", wrapped_b.options, wrapped_a.options))
+        only = [
+            f"{name}: {_scrubbed(' '.join(option for option in options if option not in others)) or 'none'}"
+            for name, options, others in sides
+        ]
+        yield Unseen(f"options of what is around the programs: {'; '.join(only)}")
+    for name, reasons, others in (
+        ("A", wrapped_a.unread, wrapped_b.unread),
+        ("B", wrapped_b.unread, wrapped_a.unread),
+    ):
+        yield from (Unseen(f"command {name}: {reason}") for reason in reasons if reason not in others)
 
 
 def _settings(command_a: Told, command_b: Told) -> Iterator[Outcome]:

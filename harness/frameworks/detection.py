@@ -160,7 +160,7 @@ def refuse_absent(job: Job, command: Sequence[str], environ: Mapping[str, str] =
     if start.before[-1:] == ("-m",):
         started, needed = start.entry, {start.entry.partition(".")[0]}
     else:
-        started = _started_script(command)
+        started = started_script(command)
         needed = {*job.framework.adapter.triggers} & leading_imports(Path(started))
     for package in sorted(needed - job.installed.places.keys()):
         wanted = job.framework.adapter.distribution
@@ -182,15 +182,23 @@ def refuse_unhooked(job: Job, command: Sequence[str], environ: Mapping[str, str]
         )
 
 
+def refuse_unknown_option(job: Job, command: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
+    """Raise BadInput for an option that the framework's own parser would refuse only after its imports."""
+    start = taken_apart(command, job.framework.starts, environ)
+    if unknown := job.framework.unknown_option(start, job.installed):
+        words = [*start.before, start.entry, *unknown.mended]
+        raise BadInput(unknown.what, fix=f"-- {shlex.join(redaction.arguments(words))}")
+
+
 def refuse_absent_script(command: Sequence[str]) -> None:
     """Raise BadInput if the command starts a script that does not exist."""
-    script = _started_script(command)
+    script = started_script(command)
     if script and not os.path.exists(script):
         folder = os.path.dirname(script) or "."
         raise BadInput(f"{script}: no such file", fix=f"ls {shlex.quote(folder)}   # and name the script that is there")
 
 
-def _started_script(command: Sequence[str]) -> str:
+def started_script(command: Sequence[str]) -> str:
     """The script that an interpreter or a launcher is given, as far as the words tell; empty without one."""
     words = without_prefixes(command)
     name = os.path.basename(words[0]) if words else ""

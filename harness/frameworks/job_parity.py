@@ -37,6 +37,7 @@ from harness.frameworks.detection import (
     refuse_absent,
     refuse_absent_script,
     refuse_unhooked,
+    refuse_unknown_option,
     without_prefixes,
 )
 from harness.frameworks.engine_arguments import unknown_arguments
@@ -145,6 +146,7 @@ def plan(
     its = job.framework
     refuse(its, seed=options.seed, coupled=options.coupled)
     refuse_unhooked(job, placed, environ)
+    refuse_unknown_option(job, placed, environ)
     # Check the engines before looking for installations: nobody should install a framework that cannot run the engine.
     for backend in (baseline, candidate):
         check_pair(its, backend, command)

@@ -128,6 +128,30 @@ def against(options: Iterable[Option], parser: Parser, version: str) -> Iterator
             yield outcome
 
 
+@dataclass(frozen=True)
+class UnknownOption:
+    """An option that a parser does not have. `mended`: the arguments without it, or with the name that is near."""
+
+    what: str
+    mended: tuple[str, ...]
+
+
+def first_unknown(arguments: Sequence[str], parser: Parser, version: str) -> UnknownOption | None:
+    """The first option that the parser cannot mean; None where it has all of them."""
+    for place, word in enumerate(arguments):
+        for option in dashed([word], hyphens=True):
+            if option.name == "help" or any(name.startswith(option.name) for name in parser.names):
+                continue
+            near = near_name(option.name, parser.names)
+            what = f"{version} has no option --{option.name}{f'; perhaps --{near}' if near else ''}"
+            end = place + 1
+            while "=" not in word and end < len(arguments) and not _DASHED.match(arguments[end]):
+                end += 1
+            renamed = (re.sub(r"^--[^=]+", f"--{near}", word), *arguments[place + 1 : end]) if near else ()
+            return UnknownOption(what, (*arguments[:place], *renamed, *arguments[end:]))
+    return None
+
+
 def _form(option: Option, words: str, version: str) -> Outcome | None:
     """What is wrong with an option's value; None if nothing is. `words`: how many follow it, as in `Parser.names`."""
     if SHELL.search(option.value):
@@ -155,6 +179,12 @@ def called(name: str, installed: Installation | None) -> str:
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """ "; perhaps X" with the most similar name; empty if none is similar."""
+    near = near_name(name, names)
+    return f"; perhaps {near}" if near else ""
+
+
+def near_name(name: str, names: Iterable[str]) -> str:
+    """The most similar name; empty if none is similar."""
     plain = {re.sub(r"[._-]", "", option_name): option_name for option_name in sorted(names)}
     matches = difflib.get_close_matches(re.sub(r"[._-]", "", name), plain, n=1, cutoff=0.6)
-    return f"; perhaps {plain[matches[0]]}" if matches else ""
+    return plain[matches[0]] if matches else ""

@@ -14,7 +14,15 @@ from harness import dates
 from harness.amended_command import amended
 from harness.errors import BadInput
 from harness.frameworks.configured import Configured
-from harness.frameworks.detection import AUTO, Job, detect, refuse_absent, refuse_absent_script, refuse_unhooked
+from harness.frameworks.detection import (
+    AUTO,
+    Job,
+    detect,
+    refuse_absent,
+    refuse_absent_script,
+    refuse_unhooked,
+    refuse_unknown_option,
+)
 from harness.frameworks.recording import finish, lines, unrecorded
 from harness.frameworks.steering import refuse, steered
 from harness.other_paths import another_out
@@ -61,6 +69,7 @@ def record(command: Sequence[str], options: RecordOptions | None = None, **chang
     refuse(job.framework, seed=options.seed, coupled=None)
     refuse_absent(job, command, environment)
     refuse_unhooked(job, command, environment)
+    refuse_unknown_option(job, command, environment)
     command, environment = steered(job.framework, command, environment, seed=options.seed)
     for caution in job.cautions:
         say(f"{caution.what}; fix: {caution.fix}")

@@ -23,6 +23,7 @@ from harness.frameworks.detection import without_prefixes
 from harness.frameworks.engine_arguments import installed_version, other_defaults
 from harness.frameworks.settings import SHELL
 from harness.frameworks.shared_meanings import CONCEPTS, NOTHING, UNKNOWN, of_parameter
+from harness.frameworks.wrapping import Wrapped, changed_variables
 from probes import redaction
 from probes.engines import ENGINES
 from scenarios.engines import registry
@@ -85,17 +86,17 @@ def _server_start(words: list[str]) -> _Start | None:
 
 
 def read(
-    name: str, command: Sequence[str], served: Callable[[str], tuple[str, Sequence[str]]] = lambda engine: ("", ())
+    name: str, wrapped: Wrapped, served: Callable[[str], tuple[str, Sequence[str]]] = lambda engine: ("", ())
 ) -> Server | None:
     """Return the server that a command starts; None for any other command.
 
     `served`: returns the installed version of an engine and all options of its server; none where that is not known.
     """
-    start = _server_start(without_prefixes(command))
+    start = _server_start(without_prefixes(wrapped.command))
     if start is None:
         return None
-    variables = taken_apart(command, "$^", os.environ).variables
-    version = _version(start.engine, start.program)
+    variables = taken_apart(wrapped.command, "$^", wrapped.environ).variables
+    version = wrapped.release if wrapped.places else _version(start.engine, start.program)
     lacking = _lacking(start.arguments, version, *served(start.engine))
     arguments = _arguments(start.engine, start.arguments, lacking)
     models = [str(arguments.pop(title)) for title in _MODEL if title in arguments]
@@ -104,7 +105,7 @@ def read(
         engine=start.engine,
         model="".join(models[:1]),
         arguments=arguments,
-        variables={key: value for key, value in variables.items() if os.environ.get(key) != value},
+        variables=changed_variables(wrapped, variables),
         version=version,
         lacking=lacking,
     )

@@ -20,6 +20,7 @@ from typing import Any
 from harness.doctor.outcome import Documented, Outcome, Unseen
 from harness.frameworks.argv import Start
 from harness.frameworks.installed import Installation
+from harness.frameworks.options import UnknownOption
 from harness.frameworks.settings import Settings
 from harness.frameworks.shared_meanings import Meaning
 from probes import plugins
@@ -74,7 +75,8 @@ class Framework:
 
     `meanings`: setting -> what it is in terms that all frameworks share. `aside`: prefixes of settings that affect no
     number. `engine_kwargs`: prefix of settings that are an engine's name followed by that engine's own argument; empty
-    if there are none. `examine` reads a plain command. `configured` turns a `configuration` event, and the variables of
+    if there are none. `examine` reads a plain command. `unknown_option`: one that the framework's own parser refuses,
+    where that takes it long. `configured` turns a `configuration` event, and the variables of
     the process that recorded it, into settings. `traps` judge the settings of both. `waits`: frames in which its
     processes wait for others.
     """
@@ -96,6 +98,7 @@ class Framework:
     aside: tuple[str, ...] = ()
     engine_kwargs: str = ""
     examine: Callable[[Start, Installation | None], Examined] = lambda start, installed: Examined(Settings())
+    unknown_option: Callable[[Start, Installation | None], UnknownOption | None] = lambda start, installed: None
     unhooked: Callable[[Start, Sequence[str], Installation | None], str] = lambda start, texts, installed: ""
     configured: Callable[[Mapping[str, Any], Mapping[str, str]], Settings] = lambda event, variables: Settings()
     traps: tuple[Trap, ...] = ()

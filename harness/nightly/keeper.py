@@ -20,6 +20,7 @@ from pathlib import Path
 from harness.nightly import cells
 from harness.nightly.matrix import Cell, Pair
 from harness.nightly.observation import Observation, failed
+from probes.signal_codes import exit_code_of
 
 LOOK_S = 0.5  # a choice: Ray interrupts a worker only between two Python instructions
 
@@ -66,7 +67,7 @@ def main() -> None:
     """
     if os.fork():
         os._exit(0)  # the keeper is now not a child of the worker
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(exit_code_of(number)))
     cell, place, pair, command = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_end_with_the_worker, daemon=True).start()
     observation = cells.attempt(cell, place, pair, command)

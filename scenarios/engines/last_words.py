@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from probes import redaction
+from probes.signal_codes import signal_of
 from scenarios.engines import validation_errors
 
 TAIL = 1 << 20  # bytes of each file that are read; an engine logs a few hundred lines at its start
@@ -114,8 +115,8 @@ def root_cause(begun: dict[Path, int], ended: int | None = None, late: dict[Path
     code = _reported_code(logs.values())
     if code is None:
         code = ended
-    if code is not None and code - 128 in _FROM_OUTSIDE:
-        code = 128 - code
+    if code is not None and signal_of(code) in _FROM_OUTSIDE:
+        code = -signal_of(code)
     by_itself = code is not None and -code not in _FROM_OUTSIDE
     # What it said last: an exception that ended it, or one that it outlived.
     outlived = ""

@@ -73,7 +73,7 @@ def test_an_empty_argument_is_no_path(words: tuple[str, ...], capsys: pytest.Cap
         ("env create", "harness env create vllm"),
         ("parity vllm", "harness parity vllm sglang"),
         ("triage --out", "harness triage --help"),
-        ("parity vllm sglang --steps many", "harness parity --help"),
+        ("parity vllm sglang --steps many", "harness parity vllm sglang --steps 1"),
         ("help triag", "harness help triage"),
         ("help nothing-like-it", "harness --help"),
         ("help env nothing-like-it", "harness env --help"),

@@ -9,7 +9,7 @@ from typing import Any
 from harness.frameworks.settings import Settings
 from harness.frameworks.spec import Framework, Trap
 from harness.frameworks.trl import traps
-from harness.frameworks.trl.command import examine
+from harness.frameworks.trl.command import examine, unknown_option
 from harness.frameworks.trl.meanings import MEANINGS
 from harness.frameworks.trl.trainers import unhooked
 from harness.frameworks.trl.traps import LOADED
@@ -45,6 +45,7 @@ FRAMEWORK = Framework(
     meanings=MEANINGS,
     aside=WITHOUT_EFFECT,
     examine=examine,
+    unknown_option=unknown_option,
     unhooked=unhooked,
     configured=configured,
     traps=(

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness.doctor.outcome import Fine, Outcome, Unseen
 from harness.frameworks.argv import Start
@@ -18,9 +19,11 @@ from harness.frameworks.options import (
     DESCRIBE,
     Option,
     Parser,
+    UnknownOption,
     against,
     called,
     dashed,
+    first_unknown,
     from_shell,
     nearest,
     refused,
@@ -28,6 +31,7 @@ from harness.frameworks.options import (
 )  # fmt: skip
 from harness.frameworks.settings import SHELL, Settings
 from harness.frameworks.spec import Examined
+from harness.frameworks.stored_answers import is_release, query_once
 from harness.frameworks.trl.launch import launched
 from harness.frameworks.trl.script import Script, settings
 from harness.frameworks.trl.traps import LOADED, TRAINER
@@ -65,6 +69,12 @@ class _Form(enum.Enum):
             return _Form.SCRIPT
         return _Form.MODULE if start.entry.startswith("trl.scripts.") else _Form.COMMAND
 
+    def script(self, start: Start) -> str:
+        """The name of TRL's own script that starts; empty where it is the user's."""
+        if self is _Form.SCRIPT:
+            return ""
+        return start.entry.rpartition(".")[2] if self is _Form.MODULE else next(iter(start.arguments), "")
+
 
 def examine(start: Start, installed: Installation | None) -> Examined:
     """The settings of a command. Its options are checked against the installed parser if one of TRL's own scripts
@@ -95,6 +105,25 @@ def examine(start: Start, installed: Installation | None) -> Examined:
     all_values = {**followed, **read.keywords, **files.merged, **option_values, **launch.values}
     places |= launch.places
     return Examined(Settings(all_values, {**unknown, **unsure}, unread, files.variables, places=places), judged)
+
+
+def unknown_option(start: Start, installed: Installation | None) -> UnknownOption | None:
+    """The first option that the parser of TRL's own script does not have. A user's script has a parser of its own."""
+    form = _Form.of(start)
+    name = form.script(start)
+    if not name or installed is None or not installed.version or not is_release(installed):
+        return None  # nothing is stored of a checkout, and its parser would be asked before each job
+    described = _parsers(installed, form, name).get("options") or {}
+    if not described:  # it could not be asked
+        return None
+    parser = Parser.of(f"trl {name}", {**described, "config": ("1", None)}, hyphens=True)
+    return first_unknown(start.arguments, parser, f"{called('trl', installed)} {name}")
+
+
+def _parsers(installed: Installation, form: _Form, name: str, classes: Sequence[str] = ()) -> dict[str, Any]:
+    """What the installed parser of a script takes, with accelerate's behind the `trl` command."""
+    accelerated = "1" if form is _Form.COMMAND else ""
+    return query_once(installed, _PARSERS, name.replace("-", "_"), accelerated, *classes)
 
 
 def _unsure(start: Start, source: str, unread: str) -> dict[str, str]:
@@ -220,13 +249,8 @@ def _judged(
     if form is _Form.SCRIPT and not read.calls:
         yield Unseen(f"{start.entry} makes a parser of its own, which refuses what it does not know when it starts")
         return
-    name = ""
-    if form is _Form.MODULE:
-        name = start.entry.rpartition(".")[2]
-    elif form is _Form.COMMAND:
-        name = next(iter(start.arguments), "")
-    accelerated = "1" if form is _Form.COMMAND else ""
-    answer = installed.query(_PARSERS, name.replace("-", "_"), accelerated, *sorted(read.calls))
+    name = form.script(start)
+    answer = _parsers(installed, form, name, sorted(read.calls))
     if "unknown" in answer:
         yield Unseen(str(answer["unknown"]))
         return

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.cluster.ray_start import FIND_GCS
+from harness.cluster.ray_start import FIND_GCS, RAY_PORT
 from harness.errors import BadInput
 from harness.other_paths import free_path
 from harness.triage.collect import beats, connections, job, journals, proc, ray, redact, roles
@@ -22,7 +22,6 @@ from probes.identity import WATCH
 from scenarios.ports import refused, speaks_http
 
 RAY_CLIENT = "ray://"  # begins an address of Ray's client server
-RAY_PORT = 6379  # default port of the GCS
 MAX_PORT = 65_535  # a port of TCP has 16 bits
 _BEAT = re.compile(rf"/{beats.FOLDER}/\d+[^/]*\.json$")
 CLOCK_SET_S = 1.0  # if the wall clock moved more than this against the monotonic clock, it was set and did not drift
@@ -192,6 +191,12 @@ def live(what: str | Sequence[str]) -> Scope:
         return _directory(Path(text))
     if text == "auto" or text.startswith(RAY_CLIENT) or re.fullmatch(r"[\w.\-\[\]:]+:\d+", text):
         return _cluster(text)
+    if re.fullmatch(r"\d+(?:\.\d+){3}", text):
+        raise BadInput(
+            f"{text} is an address without a port", fix=f"{text}:{RAY_PORT}   # the port of ray start", instead=text
+        )
+    if text and os.path.islink(text):
+        raise BadInput(f"{text} is a link to {os.readlink(text)}, which is not there", fix=f"ls -l {shlex.quote(text)}")
     unknown = next((word for word in words if not word.isdigit()), "") if any(map(str.isdigit, words)) else text
     raise BadInput(
         f"{unknown!r} is neither a process id, a file, a directory nor a Ray address",

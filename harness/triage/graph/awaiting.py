@@ -116,7 +116,7 @@ class Awaiting:
         places = ((at, target) for at, targets in self._after.items() for target in targets if target >= 0)
         pairs = [(self.tasks[at], self.tasks[target]) for at, target in places]
         for waiter in self.own:
-            if waiter.awaits == "condition" and (frame := _inner(waiter)) is not None:
+            if waiter.awaits == "condition" and (frame := inner_frame(waiter.frames)) is not None:
                 condition = source.notified_by(frame)
                 pairs += [(waiter, task) for task in self.own if task is not waiter and condition
                           and any(source.notifies(each, condition) for each in task.frames
@@ -162,12 +162,8 @@ def in_loop(process: Process) -> str:
 
 def place(task: Task) -> str:
     """The innermost frame of the user's code in a task, in words; empty without one."""
-    frame = _inner(task)
+    frame = inner_frame(task.frames)
     return describe(frame) if frame is not None else ""
-
-
-def _inner(task: Task) -> Frame | None:
-    return inner_frame(task.frames)
 
 
 def _needed(task: Task) -> tuple[int, ...]:

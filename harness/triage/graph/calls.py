@@ -137,7 +137,7 @@ def _task_waits(subject: Subject, owners: Mapping[str, list[str]], subjects: dic
     it, or a task that it needs, awaits data."""
     answers = Awaiting.of(subject.process).answers()
     named = all(task.awaits == "socket" and task.of for task in answers)
-    peers = (task.of for task in answers) if named else _peers(subject) if answers else ()
+    peers = (task.of for task in answers) if named else subject.process.peers if answers else ()
     targets = dict.fromkeys(key for peer in peers for key in owners.get(peer, ()) if key != subject.key)
     services = [subjects[key] for key in targets if _is_service(subjects[key])]
     if named or len(services) == 1:
@@ -162,7 +162,7 @@ def _requests(client: Subject, owners: Mapping[str, list[str]], subjects: dict[s
             for target in targets
         ]
     # Processes of an engine are children, found elsewhere. A client with connections to others means no server here.
-    if client.doing.kind == "http_client" and not _peers(client):
+    if client.doing.kind == "http_client" and not client.process.peers:
         return _answerers(client, subjects)
     return []
 
@@ -214,10 +214,6 @@ def answering(evidence: Evidence, subjects: dict[str, Subject], known_waits: lis
             words = f"data came from it to {waiter.label} {min(ages):.1f} s ago"
             updated_subjects[wait.target] = replace(target, progress=words, moved=True)
     return updated_subjects
-
-
-def _peers(subject: Subject) -> tuple[str, ...]:
-    return subject.process.peers
 
 
 def _is_service(subject: Subject) -> bool:

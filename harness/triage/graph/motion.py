@@ -76,9 +76,7 @@ def progress_between_looks(
     gap = process.between_looks_s
     if gap <= 0:
         return ""
-    if text := loop_runs(process, now, around.stall_s) or (loop_wakes(process, now) if around.timers else ""):
-        return text
-    if now.within("http_server") and (text := _answers(process, gap)):
+    if text := _serves(process, now, around, gap):
         return text
     # An idle process is at work only if a thread of its own fills the queue at which it waits.
     if now.idle and before.idle and not _fed(process, now, before):
@@ -87,17 +85,29 @@ def progress_between_looks(
     # nothing.
     waits = pending or now.waiting or _only_spins(process, loop, gap)
     device = now.kind == "device"
-    if not waits and not device and (text := _computes(process, now, gap, polls=bool(loop))):
-        return text
-    if text := _transfers(process, waits=waits or device):
-        return text
-    if not pending and _gets_on(process):
+    return (
+        ("" if waits or device else _computes(process, now, gap, polls=bool(loop)))
+        or _transfers(process, waits=waits or device)
+        or ("" if pending else _goes_on(process, now, before, around))
+        or ("its stack moved between the two looks" if not loop and stack_moved(process) else "")
+        or (_launches(process, around.stall_s) if device and not waits else "")
+    )
+
+
+def _serves(process: Process, now: stacks.Doing, around: Surroundings, gap: float) -> str:
+    """Say in words that its event loop ran tasks, or that it answered requests."""
+    return (
+        loop_runs(process, now, around.stall_s)
+        or (loop_wakes(process, now) if around.timers else "")
+        or (_answers(process, gap) if now.within("http_server") else "")
+    )
+
+
+def _goes_on(process: Process, now: stacks.Doing, before: stacks.Doing, around: Surroundings) -> str:
+    """Say in words that the wait of its main thread went on: it got data, or came to the next wait."""
+    if _gets_on(process):
         return "data went through the pipe or socket at which it waits"
-    if not pending and (text := passes(process, now, before, gpu=around.gpu)):
-        return text
-    if not loop and stack_moved(process):
-        return "its stack moved between the two looks"
-    return _launches(process, around.stall_s) if device and not waits else ""
+    return passes(process, now, before, gpu=around.gpu)
 
 
 def _computes(process: Process, now: stacks.Doing, gap: float, *, polls: bool) -> str:

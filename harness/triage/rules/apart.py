@@ -8,7 +8,8 @@ out the operation in which all others wait. Otherwise the ruling says who stands
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from harness.triage import source, stacks
 from harness.triage.evidence import Frame, Process, Thread
@@ -38,52 +39,59 @@ def apart(case: Case) -> Ruling | None:
     """K1, K2 or INSUFFICIENT: the ranks wait in collectives at different places or in two threads each, or all of them
     receive."""
     ranks = members(case)
-    if case.evidence.source != "live" or case.evidence.stall_s or any(group.ranks for group in case.groups):
-        return None
-    keys = {subject.key for subject in ranks}
-    # A rank with a known target is judged by that wait. The parent of the ranks joins them, which says nothing.
-    if len(ranks) < 2 or not all(map(_waits, ranks)) or any(wait.waiter in keys for wait in case.graph.waits):
+    if not _all_stand_in_collectives(case, ranks):
         return None
     places = standing.places_of(ranks)
-    threads = [subject for subject in ranks if collectives_beside(subject)]
-    if len(places) < 2 and not threads and not all(map(_receives, ranks)):
+    in_two_threads = [subject for subject in ranks if collectives_beside(subject)]
+    if len(places) < 2 and not in_two_threads and not all(map(_receives, ranks)):
         return None
-    lines = _lines(case, places)
-    crossing = () if threads else _crossing(places)
-    headline = _of_threads(case, threads, places) if threads else standing.headline(places)
-    if crossing:
-        headline = f"two groups in two orders: {'; '.join(crossing)}"
-    where = _where(places)
+    crossing = () if in_two_threads else _crossing(places)
+    crossed = f"two groups in two orders: {'; '.join(crossing)}" if crossing else ""
     if open_questions := doubts(case, ranks):
         again = Live(f"{case.again()}   # again, in a minute: whether all still stand there")
         return Ruling(
             "INSUFFICIENT",
-            headline,
-            evidence=lines,
+            _of_threads(case, in_two_threads, places) if in_two_threads else crossed or standing.headline(places),
+            evidence=_lines(case, places),
             missing=tuple(open_questions[:MAX_DOUBTS]),
-            place=where,
+            place=_where(places),
             about=tuple(subject.key for subject in ranks),
             next=(again, *_NEXT),
         )
+    if in_two_threads:
+        return _hung(case, places, _of_threads(case, in_two_threads, places), ONE_GROUP_EACH)
     # The text is read from the lines at which main threads stand.
     by_main = all(_main_thread_in_collective(subject.process) for subject in ranks)
-    if not threads and by_main and (ruling := left_out(case, places)):
+    if by_main and (ruling := left_out(case, places)):
         return ruling
-    if not (threads or crossing):
-        headline = f"{NOBODY_LEFT}: {standing.headline(places, 2)}"
+    headline = crossed or f"{NOBODY_LEFT}: {standing.headline(places, 2)}"
+    advice = _advice(ranks, _where(places), crossed=bool(crossing))
+    return replace(_hung(case, places, headline, advice), cycle=cycle(case, ranks))
+
+
+def _all_stand_in_collectives(case: Case, ranks: Sequence[Subject]) -> bool:
+    """Whether all ranks of a live job stand in collectives, and nothing else says for whom they wait.
+
+    A rank with a known target is judged by that wait. The parent of the ranks joins them, which says nothing.
+    """
+    is_recorded = case.evidence.stall_s or any(group.ranks for group in case.groups)
+    if case.evidence.source != "live" or is_recorded or len(ranks) < 2 or not all(map(_waits, ranks)):
+        return False
+    keys = {subject.key for subject in ranks}
+    return not any(wait.waiter in keys for wait in case.graph.waits)
+
+
+def _hung(case: Case, places: Sequence[standing.Place], headline: str, advice: str) -> Ruling:
+    """K2: who stands where, and nobody is named."""
     return Ruling(
         "HUNG",
         headline,
         "K2",
-        cycle=() if threads else cycle(case, ranks),
         waiting={subject.key: place.words for place in places for subject in place.subjects},
-        evidence=lines,
-        place=where,
-        next=(
-            ONE_GROUP_EACH if threads else _advice(ranks, where, crossed=bool(crossing)),
-            *_NEXT,
-        ),
-    )  # fmt: skip
+        evidence=_lines(case, places),
+        place=_where(places),
+        next=(advice, *_NEXT),
+    )
 
 
 def members(case: Case) -> list[Subject]:
@@ -168,38 +176,45 @@ def _of_threads(case: Case, ranks: Sequence[Subject], places: Sequence[standing.
 
 def doubts(case: Case, ranks: Sequence[Subject]) -> list[str]:
     """What keeps the places from proving that the job hangs, in words: who may still come, or what may still move."""
-    sizes = {subject.process.world_size for subject in ranks}
-    together = all(same_world(ranks[0].process, subject.process) for subject in ranks)
-    size = next(iter(sizes)) if len(sizes) == 1 else None
     lines = []
-    if not together or size is None or {subject.rank for subject in ranks} != set(range(size)):
+    if not _is_whole_world(ranks):
         numbered = all(subject.rank is not None for subject in ranks)
-        lines.append(
-            f"all ranks of one world{'' if numbered else ', which nothing numbers here'}: others may still come"
-        )
+        unnumbered = "" if numbered else ", which nothing numbers here"
+        lines.append(f"all ranks of one world{unnumbered}: others may still come")
     if case.evidence.gpus:
         lines.append("what the GPUs do: a kernel may still run on one of them")
     quiet = [look.net_quiet_s for subject in ranks for look in subject.process.samples]
     if any(seconds is None or seconds < FRESH_S for seconds in quiet):
         lines.append(f"for how long the ranks have stood still: at least {FRESH_S:.0f} s without data are needed")
-    for subject in ranks:
-        if peers := foreign(case, subject.process):
-            lines.append(f"what {subject.label} is connected to outside the job ({', '.join(peers[:2])})")
-        if _computes(subject.process):
-            lines.append(f"what {subject.label} computes beside the collective")
-        free_threads = [
-            each for each in _side_threads(subject.process) if stacks.classify(each).kind not in BETWEEN_RANKS
-        ]
-        lines += [f"what thread {thread.name} of {subject.label} will do, {stacks.user_frame(thread.frames)}"
-                   for thread in free_threads]  # fmt: skip
-    keys = {subject.key for subject in ranks}
-    above = _ancestors(case, ranks)
-    lines += [
-        f"whether {subject.label} will come: {subject.state()}"
-        for subject in case.live()
-        if subject.key not in keys | above and (subject.progress or subject.doing.kind not in _RESTS)
-    ]
-    return lines
+    return [*lines, *(line for subject in ranks for line in _beside(case, subject)), *_may_come(case, ranks)]
+
+
+def _is_whole_world(ranks: Sequence[Subject]) -> bool:
+    """Whether these are all ranks of one world."""
+    first = ranks[0].process
+    are_together = all(same_world(first, subject.process) for subject in ranks)
+    is_one_size = {subject.process.world_size for subject in ranks} == {first.world_size}
+    size = first.world_size
+    return are_together and is_one_size and size is not None and {subject.rank for subject in ranks} == set(range(size))
+
+
+def _beside(case: Case, subject: Subject) -> Iterator[str]:
+    """Yield what may still happen in the process of a rank, or come to it, beside its collective."""
+    if peers := foreign(case, subject.process):
+        yield f"what {subject.label} is connected to outside the job ({', '.join(peers[:2])})"
+    if _computes(subject.process):
+        yield f"what {subject.label} computes beside the collective"
+    for thread in _side_threads(subject.process):
+        if stacks.classify(thread).kind not in BETWEEN_RANKS:
+            yield f"what thread {thread.name} of {subject.label} will do, {stacks.user_frame(thread.frames)}"
+
+
+def _may_come(case: Case, ranks: Sequence[Subject]) -> Iterator[str]:
+    """Yield the other processes that may come to a collective."""
+    come_to_none = {subject.key for subject in ranks} | _ancestors(case, ranks)
+    for subject in case.live():
+        if subject.key not in come_to_none and (subject.progress or subject.doing.kind not in _RESTS):
+            yield f"whether {subject.label} will come: {subject.state()}"
 
 
 def _ancestors(case: Case, ranks: Sequence[Subject]) -> set[str]:

@@ -21,24 +21,7 @@ def refused(case: Case) -> Ruling | None:
     waiting = [waiter for waiter in case.graph.stuck() if not waiter.ended]
     if not waiting:
         return None
-    refusals: dict[str, Call] = {}
-    waited_s = _waited_s(case, waiting)
-    nowhere = [waiter for waiter in lost(case) if leads_out(case, waiter)]
-    for subject in case.graph.subjects.values():
-        call = last_refusal(subject)
-        if call is None or not subject.rests or subject.pending is not None:
-            continue
-        if not (subject.doing.idle or subject.doing.within("scheduler", "queue", "lock", "select")):
-            continue
-        beside = [each for each in waiting if each.process.host == subject.process.host]
-        # The refusal has to be younger than the wait. Ages of two directories cannot be compared, so that only waiters
-        # of the same host count.
-        if call.age_s > (_waited_s(case, beside) if case.evidence.directories else waited_s) + AFTER_S:
-            continue  # the refusal is older than the wait: work went on after it
-        beyond = [wait for wait in case.graph.waits if wait.target.startswith("rank ")]  # engines without a recorder
-        open_ended = beyond or any(each.key != subject.key for each in nowhere)
-        if subject.key in case.awaited() or (open_ended and not elsewhere(case, {subject.key, *refusals})):
-            refusals[subject.key] = call
+    refusals = _refusals(case, waiting)
     if not refusals:
         return None
     call = next(iter(refusals.values()))
@@ -57,6 +40,34 @@ def refused(case: Case) -> Ruling | None:
             "give the weight-sync group a timeout of its own: new_group has 30 minutes whatever its parent has",
         ),
     )
+
+
+def _refusals(case: Case, waiting: list[Subject]) -> dict[str, Call]:
+    """Key of an engine that refused what somebody waits for, and is idle again -> its last call."""
+    refusals: dict[str, Call] = {}
+    nowhere = [waiter for waiter in lost(case) if leads_out(case, waiter)]
+    has_unrecorded_engine = any(wait.target.startswith("rank ") for wait in case.graph.waits)
+    for subject in case.graph.subjects.values():
+        call = last_refusal(subject)
+        if call is None or not _is_idle_again(subject) or call.age_s > _oldest_wait_s(case, waiting, subject) + AFTER_S:
+            continue  # at work, or the refusal is older than the wait: work went on after it
+        open_ended = has_unrecorded_engine or any(waiter.key != subject.key for waiter in nowhere)
+        if subject.key in case.awaited() or (open_ended and not elsewhere(case, {subject.key, *refusals})):
+            refusals[subject.key] = call
+    return refusals
+
+
+def _is_idle_again(subject: Subject) -> bool:
+    rests = subject.rests and subject.pending is None
+    return rests and (subject.doing.idle or subject.doing.within("scheduler", "queue", "lock", "select"))
+
+
+def _oldest_wait_s(case: Case, waiting: list[Subject], subject: Subject) -> float:
+    """How long others have waited. Ages of two directories cannot be compared, so that there only waiters of the same
+    host count."""
+    if case.evidence.directories:
+        waiting = [waiter for waiter in waiting if waiter.process.host == subject.process.host]
+    return _waited_s(case, waiting)
 
 
 def _waited_s(case: Case, waiting: list[Subject]) -> float:

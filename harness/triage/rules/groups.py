@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from harness.triage import source
 from harness.triage.evidence import Frame
 from harness.triage.flight.compare import usual_side
-from harness.triage.flight.model import GroupState, Mismatch
+from harness.triage.flight.model import Collective, GroupState, Mismatch
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names, mismatch, title
 from harness.triage.graph.worlds import same_world
@@ -31,47 +31,110 @@ _DIFFERENT = {
 ARRIVAL_S = 1.0  # a younger operation may just be on its way
 
 
+@dataclass(frozen=True)
+class _Divergence:
+    """Ranks of a group that run different operations at the same position of its sequence.
+
+    `sides`: what is run -> the ranks that run it. `usual`: the side that is right; None if nothing tells.
+    """
+
+    case: Case
+    group: GroupState
+    difference: Mismatch
+    sides: Mapping[str, list[Subject]]
+    usual: str | None
+
+    @classmethod
+    def oldest(cls, case: Case) -> _Divergence | None:
+        """The one whose operation is pending for the longest time: it is nearest to the cause, and later ones may
+        follow from it."""
+        differences = [(group, difference) for group in case.groups if (difference := mismatch(group)) is not None]
+        if not differences:
+            return None
+        group, difference = max(differences, key=lambda pair: _longest(pair[0]))
+        names = Names.of(case.evidence, case.comparison)
+        sides = {
+            what: [case.subject(names.key(group, rank)) for rank in ranks] for what, ranks in difference.values.items()
+        }
+        return cls(case, group, difference, sides, usual_side(group, difference))
+
+    @property
+    def place(self) -> str:
+        return f"#{self.difference.seq} of {title(self.group)}"
+
+    @property
+    def members(self) -> list[Subject]:
+        return [member for side in self.sides.values() for member in side]
+
+    def what(self, subject: Subject) -> str:
+        """What a rank runs."""
+        return next(what for what, side in self.sides.items() if subject in side)
+
+    def lines(self) -> tuple[str, ...]:
+        """Each side, in words."""
+        joining = "in" if self.difference.field == "op" else "with"
+        return tuple(
+            f"{self.case.names(member.key for member in side)} {joining} {what}" for what, side in self.sides.items()
+        )
+
+
 def diverged(case: Case) -> Ruling | None:
     """K10, K3 or K1: at the same position in a group's sequence, the ranks run different operations."""
-    differences = [(group, difference) for group in case.groups if (difference := mismatch(group)) is not None]
-    if not differences:
+    divergence = _Divergence.oldest(case)
+    if divergence is None:
         return None
-    # The oldest pending operation is nearest to the cause; later differences may follow from it.
-    group, difference = max(differences, key=lambda pair: _longest(pair[0]))
-    names = Names.of(case.evidence, case.comparison)
-    sides = {
-        what: [case.subject(names.key(group, rank)) for rank in ranks] for what, ranks in difference.values.items()
-    }
-    usual = usual_side(group, difference)
-    place = f"#{difference.seq} of {title(group)}"
-    members = [member for side in sides.values() for member in side]
-    if all(_in_all(member, difference) for member in members):
-        return _of_two_threads(case, group, members)
-    # K10 needs ranks in work of their own (a checkpoint, a branch on the rank). Without a majority the source text has
-    # to prove it, because the name of a function is too weak.
+    if all(_in_all(member, divergence.difference) for member in divergence.members):
+        return _of_two_threads(case, divergence.group, divergence.members)
+    if special := _in_own_work(divergence):
+        return _alone(divergence, special)
+    return _apart(divergence)
+
+
+def _in_own_work(divergence: _Divergence) -> list[Subject]:
+    """The few ranks in work of their own (a checkpoint, a branch on the rank). Without a majority the source text has
+    to prove it, because the name of a function is too weak."""
+    usual, members = divergence.usual, divergence.members
     special = [member for member in members if (_proven if usual is None else _rank_only)(member)]
-    are_few = usual is None or _are_minority(special, sides, usual)
-    side_texts = tuple(
-        f"{case.names(member.key for member in side)} {'in' if difference.field == 'op' else 'with'} {what}"
-        for what, side in sides.items()
+    may_be_blamed = usual is None or _are_minority(special, divergence.sides, usual)
+    return special if len(special) < len(members) and may_be_blamed else []
+
+
+def _alone(divergence: _Divergence, special: list[Subject]) -> Ruling:
+    """K10: ranks in work of their own run a collective that the others do not."""
+    place = divergence.place
+    why = {
+        member.key: f"runs {divergence.what(member)} at {place} in work that it does alone{_condition(member)}"
+        for member in special
+    }
+    return Ruling(
+        "HUNG",
+        f"a collective that only {divergence.case.names(why)} runs, at {place}",
+        "K10",
+        why,
+        place=place,
+        evidence=divergence.lines(),
+        next=("take the collective out of the branch, or let every rank run it",),
     )
-    if special and len(special) < len(members) and are_few:
-        return _alone(case, special, sides, place, side_texts)
+
+
+def _apart(divergence: _Divergence) -> Ruling:
+    """K3 or K1: the ranks are at different places of one program."""
+    case, members = divergence.case, divergence.members
     # Inside an engine's scheduler a difference is a branch of one rank (K3); elsewhere the ranks made a different
     # number of calls (K1).
     kind = "K3" if all(member.doing.within("scheduler") for member in members) else "K1"
-    why = _deviating(group, difference, sides, place)
+    why, lines = _deviating(divergence), divergence.lines()
     by_text = left_out(case, standing.places_of(members)) if kind == "K1" else None
     if by_text is not None and (not why or by_text.culprits.keys() == why.keys()):
-        return replace(by_text, evidence=(*by_text.evidence, *side_texts))
-    differ, other = _DIFFERENT[difference.field]
+        return replace(by_text, evidence=(*by_text.evidence, *lines))
+    differ, other = _DIFFERENT[divergence.difference.field]
     return Ruling(
         "HUNG",
-        f"the ranks {differ} at {place}" + (f": {case.names(why)} {other}" if why else ""),
+        f"the ranks {differ} at {divergence.place}" + (f": {case.names(why)} {other}" if why else ""),
         kind,
         why,
-        place=place,
-        evidence=side_texts if why else (*side_texts, NO_MAJORITY),
+        place=divergence.place,
+        evidence=lines if why else (*lines, NO_MAJORITY),
         next=(
             "count the operations of one step on each rank: batches, microbatches, parameters with a gradient",
             "TORCH_DISTRIBUTED_DEBUG=DETAIL COMMAND   # compares operations as they are enqueued",
@@ -79,36 +142,16 @@ def diverged(case: Case) -> Ruling | None:
     )
 
 
-def _alone(
-    case: Case, special: list[Subject], sides: dict[str, list[Subject]], place: str, evidence: tuple[str, ...]
-) -> Ruling:
-    """K10: ranks in work of their own run a collective that the others do not."""
-    why = {
-        member.key: f"runs {_what(sides, member)} at {place} in work that it does alone{_condition(member)}"
-        for member in special
-    }
-    return Ruling(
-        "HUNG",
-        f"a collective that only {case.names(why)} runs, at {place}",
-        "K10",
-        why,
-        place=place,
-        evidence=evidence,
-        next=("take the collective out of the branch, or let every rank run it",),
-    )
-
-
-def _deviating(group: GroupState, difference: Mismatch, sides: dict[str, list[Subject]], place: str) -> dict[str, str]:
+def _deviating(divergence: _Divergence) -> dict[str, str]:
     """Each rank that runs another operation than most -> what it runs; nobody where there is no majority."""
-    usual = usual_side(group, difference)
-    if usual is None:
+    if divergence.usual is None:
         return {}
-    others = {what: members for what, members in sides.items() if what != usual}
-    expected = _others_run(group, difference, usual)
+    expected = _others_run(divergence.group, divergence.difference, divergence.usual)
     return {
-        member.key: f"runs {_with(difference, what)} at {place}, where {expected}"
-        for what, members in others.items()
+        member.key: f"runs {_with(divergence.difference, what)} at {divergence.place}, where {expected}"
+        for what, members in divergence.sides.items()
         for member in members
+        if what != divergence.usual
     }
 
 
@@ -175,17 +218,13 @@ def _condition(subject: Subject) -> str:
     return ""
 
 
-def _are_minority(special: list[Subject], sides: dict[str, list[Subject]], usual: str) -> bool:
+def _are_minority(special: list[Subject], sides: Mapping[str, list[Subject]], usual: str) -> bool:
     """Whether `special` may be blamed: none of them does what most ranks do, and they are either all the ranks that
     deviate or all proven by the source text."""
     most = {subject.key for subject in sides[usual]}
     deviating_keys = {subject.key for side in sides.values() for subject in side} - most
     keys = {subject.key for subject in special}
     return not keys & most and (keys == deviating_keys or all(map(_proven, special)))
-
-
-def _what(sides: dict[str, list[Subject]], subject: Subject) -> str:
-    return next(what for what, side in sides.items() if subject in side)
 
 
 def conditional(case: Case) -> Ruling | None:
@@ -370,42 +409,52 @@ def wedged(case: Case) -> Ruling | None:
         return None
     names = Names.of(case.evidence, case.comparison)
     for group in sorted(case.groups, key=_longest, reverse=True):
-        members = group.group.members
-        # Any member that is not accounted for could be the one that has not come.
-        if group.absent or group.silent or len(members) < 2 or set(members) - set(group.ranks):
+        operation = _shared_operation(group)
+        if operation is None:
             continue
-        pending = [state.pending for state in group.ranks.values()]
-        if not all(pending) or len({operation.seq for operation in pending if operation}) != 1 or mismatch(group):
-            continue
-        ages = [operation.age_s for operation in pending if operation and operation.age_s is not None]
         subjects = [case.subject(names.key(group, rank)) for rank in group.ranks]
-        # The last rank may have arrived just now, and any member that moves, is held or has ended is a better
-        # explanation.
-        if (ages and min(ages) < ARRIVAL_S) or not all(subject.rests for subject in subjects):
-            continue
-        first = pending[0]
-        assert first is not None
-        them = "both" if len(members) == 2 else f"all {len(members)}"
-        place = f"{first.op} #{first.seq} of {title(group)}"
-        hosts = sorted({subject.process.host for subject in subjects if subject.has_process})
-        fabric = "fabric" if len(hosts) < 2 else network(hosts)
-        blamed, evidence_lines = f"the {fabric} or a device", tuple[str, ...]()
-        steps = (
-            "look at links and devices: nvidia-smi, dmesg | grep -i xid, ibstat",
-            "run the same operation alone on these hosts (nccl-tests), then halve the hosts",
-        )
-        # Unacknowledged TCP data says which hosts to look at.
-        if (cut := severed(case)) is not None:
-            blamed, evidence_lines, steps = cut.network, (cut.description,), (ping(*cut.ends), steps[1])
-        return Ruling(
-            "HUNG",
-            f"{them} ranks are in {first.op} #{first.seq}: {blamed}, not a rank",
-            "K12",
-            place=place,
-            evidence=evidence_lines,
-            next=steps,
-        )
+        # A member that moves, is held or has ended is a better explanation.
+        if all(subject.rests for subject in subjects):
+            return _blames_fabric(case, group, operation, subjects)
     return None
+
+
+def _shared_operation(group: GroupState) -> Collective | None:
+    """The operation in which every member of a group has been for a while; None if one of them may be elsewhere."""
+    members = group.group.members
+    # Any member that is not accounted for could be the one that has not come.
+    if group.absent or group.silent or len(members) < 2 or set(members) - set(group.ranks):
+        return None
+    pending = [state.pending for state in group.ranks.values() if state.pending is not None]
+    are_at_one = len({operation.seq for operation in pending}) == 1 and not mismatch(group)
+    if len(pending) < len(group.ranks) or not are_at_one:
+        return None
+    youngest_s = min((operation.age_s for operation in pending if operation.age_s is not None), default=ARRIVAL_S)
+    return pending[0] if youngest_s >= ARRIVAL_S else None  # the last rank may have arrived just now
+
+
+def _blames_fabric(case: Case, group: GroupState, operation: Collective, subjects: Sequence[Subject]) -> Ruling:
+    """K12: what connects the members of a group, or one of their devices, is at fault."""
+    members = len(group.group.members)
+    hosts = sorted({subject.process.host for subject in subjects if subject.has_process})
+    fabric = "fabric" if len(hosts) < 2 else network(hosts)
+    blamed, evidence_lines = f"the {fabric} or a device", tuple[str, ...]()
+    steps = (
+        "look at links and devices: nvidia-smi, dmesg | grep -i xid, ibstat",
+        "run the same operation alone on these hosts (nccl-tests), then halve the hosts",
+    )
+    # Unacknowledged TCP data says which hosts to look at.
+    if (cut := severed(case)) is not None:
+        blamed, evidence_lines, steps = cut.network, (cut.description,), (ping(*cut.ends), steps[1])
+    return Ruling(
+        "HUNG",
+        f"{'both' if members == 2 else f'all {members}'} ranks are in {operation.op} #{operation.seq}: "
+        f"{blamed}, not a rank",
+        "K12",
+        place=f"{operation.op} #{operation.seq} of {title(group)}",
+        evidence=evidence_lines,
+        next=steps,
+    )
 
 
 __all__ = ["Mismatch", "conditional", "diverged", "inverted", "wedged"]

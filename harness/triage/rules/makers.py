@@ -74,7 +74,7 @@ def links(case: Case, poller: Subject) -> list[Link]:
     for thing in process.sought:
         for maker in case.evidence.makers if thing.startswith("/") else ():
             key = f"{maker.host}:{maker.pid}"
-            if (maker.host, maker.path) == (_host(poller), thing) and key not in waiters:
+            if (maker.host, maker.path) == (poller.process.host, thing) and key not in waiters:
                 its_links.append(Link(poller, thing, case.graph.subjects.get(key), maker))
         if not thing.startswith("/") and (listener := _listener(case, poller, thing)) is not None:
             its_links.append(Link(poller, thing, listener))
@@ -88,7 +88,7 @@ def _listener(case: Case, poller: Subject, address: str) -> Subject | None:
         for subject in case.live()
         if subject.key != poller.key
         and any(_reaches(address, served_address) for served_address in subject.process.listening)
-        and (address.rpartition(":")[0] not in _LOCAL or _host(subject) == _host(poller))
+        and (address.rpartition(":")[0] not in _LOCAL or subject.process.host == poller.process.host)
     ]
     return listeners[0] if len(listeners) == 1 else None
 
@@ -97,10 +97,6 @@ def _reaches(address: str, served_address: str) -> bool:
     """Whether a request to one address comes to a listener at another, if both are of one host."""
     (host, _, port), (its_host, _, its_port) = address.rpartition(":"), served_address.rpartition(":")
     return port == its_port and (host == its_host or (host in _LOCAL and its_host in _LOCAL))
-
-
-def _host(subject: Subject) -> str:
-    return subject.process.host
 
 
 def at_work(case: Case) -> Ruling | None:

@@ -96,7 +96,8 @@ def moments(case: Case) -> Ruling | None:
         if behind.enqueued < ahead.joint and not failed:  # gloo's recorder calls a failed operation done
             return Ruling(
                 "INSUFFICIENT",
-                f"the evidence is not of one moment: that of {_of(laggard)} is older than that of {_of(leader)}",
+                f"the evidence is not of one moment: that of {laggard.process.host} is older than that of "
+                f"{leader.process.host}",
                 evidence=(
                     f"{case.names([leader.key])} was through with #{ahead.joint} of {title(group)}, which "
                     f"{case.names([laggard.key])} had not even begun (its last: #{behind.enqueued})",
@@ -121,15 +122,17 @@ def between(case: Case) -> Ruling | None:
         seq = behind.pending.seq
         if seq > ahead.joint or (ahead.pending is not None and ahead.pending.seq <= seq):
             continue
-        hosts = {rank: _of(case.subject(names.key(group, rank))) for rank in group.ranks}
+        hosts = {rank: case.subject(names.key(group, rank)).process.host for rank in group.ranks}
         cut = severed(case, {*hosts.values()})
-        beside = [its for rank, its in group.ranks.items() if hosts[rank] == _of(laggard)]
+        beside = [its for rank, its in group.ranks.items() if hosts[rank] == laggard.process.host]
         # If a rank of the same host is through, the network of that host works unless TCP says otherwise.
         through = any(its.pending is None or its.pending.seq > seq for its in beside)
-        if through and (cut is None or _of(laggard) not in cut.hosts):
+        if through and (cut is None or laggard.process.host not in cut.hosts):
             continue
         place = f"{behind.pending.op} #{seq} of {title(group)}"
-        headline = f"every rank has come to {place}, which ended on {_of(leader)} and not on {_of(laggard)}"
+        headline = (
+            f"every rank has come to {place}, which ended on {leader.process.host} and not on {laggard.process.host}"
+        )
         if cut is not None:
             why = f"every rank has come to {place}: {cut.network}, not a rank"
             return Ruling(
@@ -139,8 +142,8 @@ def between(case: Case) -> Ruling | None:
             "INSUFFICIENT",
             headline,
             place=place,
-            evidence=(f"the network between them lost it, or the evidence of {_of(laggard)} is older",),
-            next=(ping(_of(leader), _of(laggard)), AGAIN),
+            evidence=(f"the network between them lost it, or the evidence of {laggard.process.host} is older",),
+            next=(ping(leader.process.host, laggard.process.host), AGAIN),
         )
     return None
 
@@ -161,7 +164,11 @@ def unreachable(case: Case) -> Ruling | None:
         return None
     [(host, places)] = strange.items()
     wrong = {subject.key: at for subject in by_host[host] for at in subject.process.listening if _machine(at) in places}
-    asking = [subject for subject in ranks if _of(subject) != host and set(subject.process.asked) & set(wrong.values())]
+    asking = [
+        subject
+        for subject in ranks
+        if subject.process.host != host and set(subject.process.asked) & set(wrong.values())
+    ]
     # Without a rank that keeps asking, nothing needs the address. Without another connection of the host, its whole
     # network may be down.
     if not asking or not _reaches_others(case, host):
@@ -170,9 +177,10 @@ def unreachable(case: Case) -> Ruling | None:
     settings = _interface_settings(by_host[host])
     by = " and ".join(f"{name}={value}" for name, value in sorted(settings.items()))
     names = case.names(wrong)
+    hosts = sorted({subject.process.host for subject in asking})
     return Ruling(
         "HUNG",
-        f"{names} listen at {address_text}, which {together(sorted(set(map(_of, asking)))[:3])} does not reach",
+        f"{names} listen at {address_text}, which {together(hosts[:3])} does not reach",
         "K5",
         evidence=(
             f"{case.names(subject.key for subject in asking)} asked for a connection again and again, while {host} is "
@@ -196,7 +204,7 @@ def _standing_ranks(case: Case) -> list[Subject]:
 def _by_host(ranks: list[Subject]) -> dict[str, list[Subject]]:
     by_host: dict[str, list[Subject]] = {}
     for subject in ranks:
-        by_host.setdefault(_of(subject), []).append(subject)
+        by_host.setdefault(subject.process.host, []).append(subject)
     return by_host
 
 
@@ -434,17 +442,13 @@ def _across(case: Case) -> Iterator[tuple[GroupState, RankState, RankState, Subj
     for group in case.groups:
         by_host: dict[str, list[RankState]] = {}
         for rank, state in group.ranks.items():
-            by_host.setdefault(_of(case.subject(names.key(group, rank))), []).append(state)
+            by_host.setdefault(case.subject(names.key(group, rank)).process.host, []).append(state)
         by_host.pop("", None)
         far = {host: max(its, key=lambda state: state.joint) for host, its in by_host.items()}
         least = {host: min(its, key=lambda state: (state.enqueued, state.completed)) for host, its in by_host.items()}
         for here, peer_host in permutations(by_host, 2):
             leader, laggard = (case.subject(names.key(group, state.rank)) for state in (far[here], least[peer_host]))
             yield group, far[here], least[peer_host], leader, laggard
-
-
-def _of(subject: Subject) -> str:
-    return subject.process.host
 
 
 def _hosts(case: Case) -> list[str]:

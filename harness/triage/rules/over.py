@@ -17,6 +17,7 @@ from harness.triage.places import users
 from harness.triage.rules.processes import BROUGHT_DOWN, LAST_S, TOGETHER_S, error_age_s, local_error
 from harness.triage.rules.ruling import Case, Live, Ruling, Watching, brief
 from harness.triage.stacks import describe
+from probes.signal_codes import signal_of
 from reports.text import agreeing, and_more
 
 DISK_FULL = "stopped recording because the disk was full"
@@ -71,8 +72,9 @@ def unrecorded(exit_code: int, ended_by: EndedBy | None = None) -> Ruling:
         return Ruling("HEALTHY", "the watched command has ended with exit code 0, without a stall")
     if ended_by is not None:
         return Ruling("INSUFFICIENT", f"{ended_by.words} ended the watched command", next=BEFORE_END)
-    by_signal = exit_code - 128 in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    name = f" ({signal.Signals(exit_code - 128).name})" if by_signal else ""
+    number = signal_of(exit_code)
+    by_signal = number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    name = f" ({signal.Signals(number).name})" if by_signal else ""
     return Ruling(
         "INSUFFICIENT",
         f"the watched command has ended with exit code {exit_code}{name}, and none of its processes left a record",
@@ -369,7 +371,7 @@ def _order(process: Process) -> tuple[int, float]:
     A process that was killed leaves no error, and its last heartbeat is up to a period older than its end.
     """
     echoes = int((bool(process.error) and not local_error(process)) or process.exit_code in BROUGHT_DOWN)
-    echoes += process.exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM)
+    echoes += signal_of(process.exit_code or 0) == signal.SIGTERM
     if process.error_age_s is not None:
         return echoes, -process.error_age_s
     silent_s = (_since_s(process) or 0.0) - (SILENCE_S if process.exit_code is None else 0.0)

@@ -174,17 +174,23 @@ def fresh(case: Case) -> Ruling | None:
 def healthy(case: Case) -> Ruling | None:
     """HEALTHY: nothing is pending between processes, or everything that waits advances."""
     stuck = case.graph.stuck()
-    resting = [waiter for waiter in stuck if not waiter.progress]
-    live = case.live()
-    looked = [subject for subject in live if subject.process.samples or subject.process.beat]
-    recorded = [group for group in case.groups if group.ranks]
-    if resting or not (looked or recorded):
+    looked = [subject for subject in case.live() if subject.process.samples or subject.process.beat]
+    recorded = any(group.ranks for group in case.groups)
+    if any(not waiter.progress for waiter in stuck) or not (looked or recorded):
         return None
     if stuck:
         advance = "for each other, and all of them advance" if len(stuck) > 1 else "and advances"
         return Ruling("HEALTHY", f"nothing hangs: {_count(len(stuck))} {advance}")
-    unseen = [subject for subject in looked if subject.doing.kind == "unknown" and subject.pending is None]
-    if looked and len(unseen) == len(looked) and not recorded:
+    return _nothing_pending(case, looked, recorded=recorded)
+
+
+def _nothing_pending(case: Case, looked: Sequence[Subject], *, recorded: bool) -> Ruling | None:
+    """HEALTHY, or INSUFFICIENT where too little was seen for it. `recorded`: whether a flight recorder has ranks."""
+    if (
+        looked
+        and not recorded
+        and all(subject.doing.kind == "unknown" and subject.pending is None for subject in looked)
+    ):
         return None  # without a single stack or recorder "nothing pending" would be a guess
     dead, resting = bereft(case)
     if dead:

@@ -186,17 +186,15 @@ def _share_with(case: Case, poller: Subject) -> list[Subject]:
     return [
         each
         for each in _partners(case, poller)
-        if each.doing.idle and each.doing.within("scheduler") and (_polled_of(poller, each) or not _touched(poller))
+        if each.doing.idle
+        and each.doing.within("scheduler")
+        and (_polled_of(poller, each) or not poller.process.touched)
     ]
-
-
-def _touched(subject: Subject) -> tuple[str, ...]:
-    return subject.process.touched
 
 
 def _polled_of(poller: Subject, partner: Subject) -> tuple[str, ...]:
     """The memory that a process polls and that another one has mapped as well."""
-    return tuple(name for name in _touched(poller) if name in partner.process.shared)
+    return tuple(name for name in poller.process.touched if name in partner.process.shared)
 
 
 def _partners(case: Case, poller: Subject) -> list[Subject]:
@@ -205,12 +203,8 @@ def _partners(case: Case, poller: Subject) -> list[Subject]:
     return [
         each
         for each in case.live()
-        if each is not poller and _host_of(each) == _host_of(poller) and mine & set(each.process.shared)
+        if each is not poller and each.process.host == poller.process.host and mine & set(each.process.shared)
     ]
-
-
-def _host_of(subject: Subject) -> str:
-    return subject.process.host
 
 
 def _lost(case: Case, idle: list[Subject], asking: list[str], poller: Subject | None = None) -> Ruling:

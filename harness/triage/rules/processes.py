@@ -14,11 +14,12 @@ from harness.triage.graph.worlds import same_world
 from harness.triage.pasted.errors import READ_ON
 from harness.triage.rules.bystanders import elsewhere, explains, lost
 from harness.triage.rules.ruling import Case, Live, Native, Ruling, brief
+from probes.signal_codes import exit_code_of
 from reports.text import agreeing
 
 # By a launcher or a watchdog, after a peer's end, or by the end of whoever read what it writes; in a shell too.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGABRT, signal.SIGPIPE)
-BROUGHT_DOWN = frozenset({-number for number in _SIGNALS} | {128 + number for number in _SIGNALS})
+BROUGHT_DOWN = frozenset(code for number in _SIGNALS for code in (-number, exit_code_of(number)))
 # An error is dated by the end of its process, which closes its connections before that and takes a moment to end: of
 # two ends that are no further apart, neither is known to be the first.
 TOGETHER_S = 2.0

@@ -43,16 +43,21 @@ class Split:
         """How many ranks are behind."""
         return sum(share.size for share in self.behind)
 
+    @property
+    def ranks_behind(self) -> list[Member]:
+        """Those of the ranks that are behind that RAS lists."""
+        return [member for share in self.behind for member in share.members]
+
     def waits(self, rank: Member) -> bool | None:
         """Whether the process of a rank is ahead, so that it may wait for those behind. None where RAS does not say."""
-        if rank in (member for share in self.behind for member in share.members):
+        if rank in self.ranks_behind:
             return False
         if not rank.pid:
             return None
-        if any(member.process == rank.process for share in self.behind for member in share.members):
+        if any(member.process == rank.process for member in self.ranks_behind):
             return False
-        listed = all(share.size == len(share.members) for share in (*self.behind, self.ahead))
-        return any(member.process == rank.process for member in self.ahead.members) if listed else None
+        lists_all = all(share.size == len(share.members) for share in (*self.behind, self.ahead))
+        return any(member.process == rank.process for member in self.ahead.members) if lists_all else None
 
     def __str__(self) -> str:
         shares = sorted((*self.behind, self.ahead), key=lambda share: share.size)
@@ -144,22 +149,27 @@ def _behind(splits: Sequence[Split]) -> Iterator[str]:
     if swapped := list(_swapped(splits)):
         yield from swapped
     elif late:
-        split = next(split for split in splits if any(late[0] in share.members for share in split.behind))
-        its = next(share for share in split.behind if late[0] in share.members)
-        others = f"{split.ahead.size} others" if split.ahead.size > 1 else "the other"
-        named = Share(its.value, len(late), tuple(late))
-        verb = agreeing(len(late), "has", "have")
-        what = "collectives" if split.operation == "collective" else split.operation
-        yield f"NCCL RAS: {_who(named)} {verb} launched {its.value} {what}, {others} {split.ahead.value}"
+        yield _behind_most(late, next(split for split in splits if late[0] in split.ranks_behind))
     elif splits:
         yield "NCCL RAS: counts of collectives differ, and do not say for whom the others wait"
     yield from map(str, splits)
 
 
+def _behind_most(late: Sequence[Member], split: Split) -> str:
+    """A line about ranks that have launched fewer operations than the others."""
+    launched = next(share.value for share in split.behind if late[0] in share.members)
+    who = _who(Share(launched, len(late), tuple(late)))
+    what = "collectives" if split.operation == "collective" else split.operation
+    others = f"{split.ahead.size} others" if split.ahead.size > 1 else "the other"
+    return (
+        f"NCCL RAS: {who} {agreeing(len(late), 'has', 'have')} launched {launched} {what}, {others} {split.ahead.value}"
+    )
+
+
 def _swapped(splits: Sequence[Split]) -> Iterator[str]:
     """Few ranks of a communicator that are behind in one operation and ahead in another: they ran that one instead."""
     for split in splits:
-        members = frozenset(member for share in split.behind for member in share.members)
+        members = frozenset(split.ranks_behind)
         instead = [
             further
             for further in splits
@@ -176,10 +186,9 @@ def _late(splits: Iterable[Split]) -> list[Member]:
     splits = list(splits)
     late: dict[tuple[str, int], Member] = {}
     for split in splits:
-        members = [member for share in split.behind for member in share.members]
-        if split.size > split.ahead.size or len(members) < split.size:
+        if split.size > split.ahead.size or len(split.ranks_behind) < split.size:
             continue
-        free = [member for member in members if all(further.waits(member) is False for further in splits)]
+        free = [member for member in split.ranks_behind if all(further.waits(member) is False for further in splits)]
         late |= {member.process if member.pid else ("", -1 - member.rank): member for member in free}
     return list(late.values())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.triage.evidence import RayNode, Resources
@@ -49,8 +49,8 @@ class Request:
 def starved(case: Case) -> Ruling | None:
     """K14: no node can ever take what is asked for."""
     requests = _requests(case)
-    nodes = [node for node in case.evidence.ray_nodes if node.alive]
-    oversized = [request for request in requests if not request.fits(node.total for node in nodes)]
+    nodes = _living_nodes(case)
+    oversized = _oversized(requests, nodes)
     watched_s = max(case.evidence.stall_s, *(request.age_s for request in oversized)) if oversized else 0.0
     if oversized and case.evidence.ray_fixed and watched_s >= (case.evidence.threshold_s or LONG_S):
         return _ruling(case, "HUNG", oversized, _shortage(oversized, nodes))
@@ -64,34 +64,52 @@ def unmet(case: Case) -> Ruling | None:
     requests = _requests(case)
     if not requests:
         return None
-    nodes = [node for node in case.evidence.ray_nodes if node.alive]
-    oversized = [request for request in requests if not request.fits(node.total for node in nodes)]
+    nodes = _living_nodes(case)
+    oversized = _oversized(requests, nodes)
     if oversized:
         return _ruling(case, "INSUFFICIENT", oversized, _shortage(oversized, nodes), "whether a node will be added")
     return _ruling(case, "INSUFFICIENT", requests, unknown="when its holders free what is asked for")
 
 
+def _living_nodes(case: Case) -> list[RayNode]:
+    return [node for node in case.evidence.ray_nodes if node.alive]
+
+
+def _oversized(requests: Iterable[Request], nodes: Sequence[RayNode]) -> list[Request]:
+    """The requests that fit on no node, even if all of it were free."""
+    return [request for request in requests if not request.fits(node.total for node in nodes)]
+
+
 def _requests(case: Case) -> list[Request]:
     """The requests that no node has taken for some time and that a process waits for in ray.get."""
-    by_pid = {(each.process.host, each.process.pid): each for each in case.live()}
-    waiting = {each.key for each in case.live() if _waits(each)}
-    requests = []
-    for task in case.evidence.ray_tasks:
-        if task.state != PENDING or task.pid or not task.resources:
-            continue
-        caller = by_pid.get((task.caller_host, task.caller_pid))
-        name = task.name.removesuffix(".__init__")
-        kind = "actor" if task.name.endswith(".__init__") else "task"
-        requests.append(Request(name, kind, (task.resources,), task.age_s, caller.key if caller else ""))
-    nowhere = [key for key in waiting if key not in case.graph.waiting]
-    for group in case.evidence.ray_groups:
-        if group.state in ("PENDING", "RESCHEDULING") and group.age_s is not None and len(nowhere) == 1:
-            requests.append(Request(group.name, "placement group", group.bundles, group.age_s, nowhere[0]))
-    free = [node.free for node in case.evidence.ray_nodes if node.alive]
+    waiting = {subject.key for subject in case.live() if _waits(subject)}
+    free = [node.free for node in _living_nodes(case)]
     return [
-        request for request in requests
+        request for request in (*_of_tasks(case), *_of_groups(case, waiting))
         if request.caller in waiting and request.age_s >= FRESH_S and free and not request.fits(free)
     ]  # fmt: skip
+
+
+def _of_tasks(case: Case) -> Iterator[Request]:
+    """Yield the tasks, and the starts of actors, that no node has taken."""
+    keys = {(subject.process.host, subject.process.pid): subject.key for subject in case.live()}
+    for task in case.evidence.ray_tasks:
+        if task.state == PENDING and not task.pid and task.resources:
+            name = task.name.removesuffix(".__init__")
+            kind = "actor" if task.name.endswith(".__init__") else "task"
+            caller = keys.get((task.caller_host, task.caller_pid), "")
+            yield Request(name, kind, (task.resources,), task.age_s, caller)
+
+
+def _of_groups(case: Case, waiting: Collection[str]) -> Iterator[Request]:
+    """Yield the placement groups that no node has taken. Ray does not say who waits for one: the only process of which
+    nobody knows for what it waits."""
+    unexplained = [key for key in waiting if key not in case.graph.waiting]
+    if len(unexplained) != 1:
+        return
+    for group in case.evidence.ray_groups:
+        if group.state in ("PENDING", "RESCHEDULING") and group.age_s is not None:
+            yield Request(group.name, "placement group", group.bundles, group.age_s, unexplained[0])
 
 
 def _waits(subject: Subject) -> bool:
@@ -131,7 +149,7 @@ def _acts_beside(subject: Subject) -> bool:
 
 
 def _ruling(case: Case, verdict: str, requests: list[Request], shortage: str = "", unknown: str = "") -> Ruling:
-    nodes = [node for node in case.evidence.ray_nodes if node.alive]
+    nodes = _living_nodes(case)
     lacking = _lacking(requests[0], [node.total for node in nodes]) or _lacking(
         requests[0], [node.free for node in nodes]
     )
@@ -160,7 +178,7 @@ def _facts(case: Case, requests: list[Request]) -> Iterator[str]:
         caller = case.names([request.caller])
         yield f"{request.label} asks for {bundles} since {request.age_s:.0f} s; {caller} waits for it"
     names = {name for request in requests for bundle in request.bundles for name, _ in bundle}
-    for node in [node for node in case.evidence.ray_nodes if node.alive][:MOST_NAMED]:
+    for node in _living_nodes(case)[:MOST_NAMED]:
         free = dict(node.free)
         counts = [f"{free.get(name, 0.0):g} of {amount:g} {name} free" for name, amount in node.total if name in names]
         yield f"node {node.host}: {', '.join(counts) or 'nothing of that'}"
@@ -182,8 +200,8 @@ def _holders(case: Case, lacking: Mapping[str, float]) -> list[Holder]:
                if actor.state == "ALIVE"]  # fmt: skip
     workers += [(task.host, task.pid, f"{task.name} task", task.resources) for task in evidence.ray_tasks
                 if task.state == "RUNNING" and not task.actor_id]  # fmt: skip
-    holders = [Holder(label, _of(lacking, [its]), f"{host}:{pid}") for host, pid, label, its in workers]
-    holders += [Holder(f"{group.name or group.group_id[:8]} placement group", _of(lacking, group.bundles))
+    holders = [Holder(label, _sum_of(lacking, [its]), f"{host}:{pid}") for host, pid, label, its in workers]
+    holders += [Holder(f"{group.name or group.group_id[:8]} placement group", _sum_of(lacking, group.bundles))
                 for group in evidence.ray_groups if group.state == "CREATED"]  # fmt: skip
     return [holder for holder in holders if holder.amounts]
 
@@ -201,7 +219,7 @@ def _counted(labels: Iterable[str]) -> str:
     return " and ".join([*words, *(["others"] if len(counts) > 1 else [])])
 
 
-def _of(names: Iterable[str], bundles: Iterable[Resources]) -> dict[str, float]:
+def _sum_of(names: Iterable[str], bundles: Iterable[Resources]) -> dict[str, float]:
     """The sum of bundles, of these resources only."""
     total: dict[str, float] = {}
     for name, amount in (pair for bundle in bundles for pair in bundle if pair[0] in set(names)):
@@ -241,7 +259,7 @@ def amounts(resources: Mapping[str, float] | Resources) -> str:
 
 def _steps(case: Case, lacking: Mapping[str, float]) -> tuple[str, ...]:
     name, amount = next(iter(lacking.items()), ("CPU", 1.0))
-    total = sum(dict(node.total).get(name, 0.0) for node in case.evidence.ray_nodes if node.alive)
+    total = sum(dict(node.total).get(name, 0.0) for node in _living_nodes(case))
     argument = _ARGUMENT.get(name, "resources")
     more = f"ray.init({argument}={total + amount:g})" if name in ("CPU", "GPU") else "another node"
     return (

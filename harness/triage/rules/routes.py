@@ -30,33 +30,38 @@ def closed(case: Case) -> Ruling | None:
     """
     if any(subject.progress or threads_beside(subject.process) for subject in case.live()):
         return None
-    for server in case.sinks():
-        if server.process.peers or not (awaits_tasks(server) and unseen(server.process)):
-            continue
-        waited_s = server.process.between_looks_s
-        clients = [case.subject(key) for key in dict.fromkeys(
-            wait.waiter for wait in case.graph.waits if wait.target == server.key)]  # fmt: skip
-        pending = {client.key: route(_frames(client)) for client in clients}
-        if waited_s < LEAST_S or not all(pending.values()) or not _all_wait(case, server, clients):
-            continue
-        needed = server_text.keys(_frames(server), tuple(pending.values()), waited_s)
-        senders = {key: _sender(clients, key) for key in needed.routes} if needed is not None else {}
-        if needed is None or not senders or not all(senders.values()):
-            continue
-        later = " and ".join(f"{key}, which {who.label} asks for at {describe(at)}, behind this request"
-                             for key, sender in senders.items() if sender for who, at in (sender,))  # fmt: skip
-        handlers = " and ".join(needed.handlers)
-        requests = " and ".join(f"{path} of {case.subject(key).label}" for key, path in pending.items())
-        return Ruling(
-            "HUNG",
-            f"{server.label} answers {' and '.join(dict.fromkeys(pending.values()))} only after {next(iter(senders))}",
-            "K4",
-            {server.key: f"its handlers {handlers} ({requests}) await what only a request for {later}, brings"},
-            place=case.waited_in({server.key}) or server.frame,
-            next=("answer the request that lets the others go on before one that waits for them, or give each awaited "
-                  "call a timeout: asyncio.timeout",),
-        )  # fmt: skip
-    return None
+    return next(filter(None, (_waits_for_clients(case, server) for server in case.sinks())), None)
+
+
+def _waits_for_clients(case: Case, server: Subject) -> Ruling | None:
+    """K4 if the handlers of this server await later requests of clients that wait for it; else None."""
+    if server.process.peers or not (awaits_tasks(server) and unseen(server.process)):
+        return None
+    waited_s = server.process.between_looks_s
+    clients = [case.subject(key) for key in dict.fromkeys(
+        wait.waiter for wait in case.graph.waits if wait.target == server.key)]  # fmt: skip
+    pending = {client.key: route(_frames(client)) for client in clients}
+    if waited_s < LEAST_S or not all(pending.values()) or not _all_wait(case, server, clients):
+        return None
+    needed = server_text.keys(_frames(server), tuple(pending.values()), waited_s)
+    if needed is None:
+        return None
+    senders = {key: sender for key in needed.routes if (sender := _sender(clients, key)) is not None}
+    if not needed.routes or len(senders) < len(set(needed.routes)):
+        return None
+    later = " and ".join(f"{key}, which {client.label} asks for at {describe(at)}, behind this request"
+                         for key, (client, at) in senders.items())  # fmt: skip
+    handlers = " and ".join(needed.handlers)
+    requests = " and ".join(f"{path} of {case.subject(key).label}" for key, path in pending.items())
+    return Ruling(
+        "HUNG",
+        f"{server.label} answers {' and '.join(dict.fromkeys(pending.values()))} only after {next(iter(senders))}",
+        "K4",
+        {server.key: f"its handlers {handlers} ({requests}) await what only a request for {later}, brings"},
+        place=case.waited_in({server.key}) or server.frame,
+        next=("answer the request that lets the others go on before one that waits for them, or give each awaited "
+              "call a timeout: asyncio.timeout",),
+    )  # fmt: skip
 
 
 def _frames(subject: Subject) -> list[Frame]:

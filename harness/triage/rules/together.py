@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from harness.triage import source
-from harness.triage.evidence import Frame, Process, Thread
+from harness.triage.evidence import Process, Thread
 from harness.triage.graph import Subject
 from harness.triage.places import FUTURE, inner_frame, plain, runs_users, users
 from harness.triage.rules.alive import in_condition
@@ -108,11 +108,6 @@ def _own(process: Process) -> list[Thread]:
     return [thread for thread in process.threads if not ours(thread)]
 
 
-def _inner(thread: Thread) -> Frame | None:
-    """The innermost frame of the user's code."""
-    return inner_frame(thread.frames)
-
-
 def _kept(thread: Thread) -> list[str]:
     """The texts of the locks that a thread keeps, without the one that its wait for a notification releases."""
     own = [frame for frame in thread.frames if users(frame)]
@@ -122,7 +117,7 @@ def _kept(thread: Thread) -> list[str]:
 
 def _lock(thread: Thread) -> str:
     """The text of the lock for which a thread waits; empty if it waits for something else, as to be notified."""
-    frame = _inner(thread)
+    frame = inner_frame(thread.frames)
     return source.lock_of(frame) if frame is not None and not in_condition(thread.frames) else ""
 
 
@@ -181,7 +176,7 @@ def _next(process: Process, ring: list[str]) -> tuple[str, ...]:
             "there; its abort() in an `except`, or wait(60), ends the wait of all",
             Live("py-spy dump --pid PID   # where its threads stand"),
         )
-    waits = [(thread, frame) for thread in _own(process) if (frame := _inner(thread)) is not None]
+    waits = [(thread, frame) for thread in _own(process) if (frame := inner_frame(thread.frames)) is not None]
     keeping = [user_frame(thread.frames) for thread, _ in waits if _lock(thread) and _kept(thread)]
     steps: list[str] = []
     if places := list(dict.fromkeys(ring or keeping)):

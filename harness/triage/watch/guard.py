@@ -15,6 +15,7 @@ from harness.triage.watch.watchdog import Means, Stall, Watchdog
 from harness.triage.watch.watched_command import sockets, watched
 from probes.files import make_folder
 from probes.heartbeat import PERIOD_S
+from probes.signal_codes import exit_code_of
 from scenarios.engines.engine_processes import descendants
 
 
@@ -76,5 +77,5 @@ def _exit_code(error: BaseException | None) -> int:
     if isinstance(error, HarnessError):
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):
-        return 128 + signal.SIGINT
+        return exit_code_of(signal.SIGINT)
     return 0 if error is None else 1

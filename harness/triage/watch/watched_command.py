@@ -47,6 +47,7 @@ from probes.format import SIDES, write_manifest
 from probes.heartbeat import BEATS
 from probes.identity import ADAPTER, DIGESTS, SOCKETS, WATCH
 from probes.index import MANIFEST
+from probes.signal_codes import FIRST, exit_code_of
 from reports.text import agreeing, counted
 from scenarios.engines import registry
 from scenarios.engines.last_words import is_error
@@ -66,8 +67,6 @@ ABORTED_AT_EXIT = "terminate called without an active exception"
 GROUP_NOT_DESTROYED = (
     "torch does so now and then at the end of a program that does not call torch.distributed.destroy_process_group()"
 )
-
-SIGNALS = 128  # a shell's exit codes from here on are 128 + the number of a signal
 
 
 @dataclass(frozen=True)
@@ -250,7 +249,7 @@ def words_of(result: WatchResult) -> str:
     ended = f"the command ended with exit code {result.exit_code}"
     if why := why_of(result):
         return f"{ended}: {why}"
-    by_itself = 0 < result.exit_code < SIGNALS and result.exit_code != STALLED
+    by_itself = 0 < result.exit_code < FIRST and result.exit_code != STALLED
     return f"{ended}; its standard error does not say why" if by_itself else ""
 
 
@@ -436,7 +435,7 @@ def _ended(child: subprocess.Popen[bytes], timeout_s: float) -> bool:
 
 
 def _code(returncode: int) -> int:
-    return 128 - returncode if returncode < 0 else returncode
+    return exit_code_of(-returncode) if returncode < 0 else returncode
 
 
 def sockets() -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
+from probes.signal_codes import exit_code_of  # noqa: E402
 from scenarios.ports import free_port  # noqa: E402
 
 SHARED_GPU = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
@@ -48,7 +49,7 @@ def main() -> int:
         subprocess.Popen(command, env=environment(rank, world, port, gpus), stdin=subprocess.DEVNULL)
         for rank in range(options.world)
     ]
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(exit_code_of(number)))
     try:
         while any(process.poll() is None for process in ranks):
             failed = [process.returncode for process in ranks if process.returncode]

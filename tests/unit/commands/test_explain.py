@@ -13,6 +13,7 @@ import pytest
 
 from harness import cli, glossary
 from harness.commands.doors import DOORS
+from harness.errors import BadInput
 from harness.exit_codes import EXITS, STALLED
 from harness.parity.causes import registry
 from harness.parity.causes.family import CauseFamily
@@ -189,6 +190,22 @@ def test_an_exit_code_of_a_signal_is_explained() -> None:
     assert killed.kind == "exit code" and "SIGKILL" in killed.meaning
     assert [glossary.find(text) for text in ("exit code 137", "exit 137")] == [[killed]] * 2
     assert glossary.find("143") == [entry for entry in glossary.entries() if entry.name == "143"]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [("128", "128"), ("255", "255"), ("-9", "137"), ("SIGSEGV", "139"), ("sigint", "130")]
+)
+def test_each_number_that_an_exit_code_can_be_is_explained(text: str, code: str) -> None:
+    [entry] = glossary.find(text)
+    assert (entry.name, entry.kind) == (code, "exit code")
+
+
+@pytest.mark.parametrize(("text", "fix"), [("300", "44"), ("1000", "232")])
+def test_a_number_above_every_exit_code_is_what_arrives_of_it(text: str, fix: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        glossary.find(text)
+    assert (refused.value.fix, refused.value.instead) == (fix, text)
+    assert glossary.find(fix)
 
 
 @pytest.mark.slow

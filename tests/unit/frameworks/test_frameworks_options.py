@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
+from harness.errors import BadInput
+from harness.frameworks import detection
 from harness.frameworks.argv import taken_apart
 from harness.frameworks.detection import Job
 from harness.frameworks.examine import look
@@ -115,6 +119,60 @@ def test_the_trl_commands_options(trl: Job, words: str, wrong: str) -> None:
             continue
         assert problems(trl, *command, *words.split()) == ([wrong] if wrong else [])
         assert any(isinstance(one, Fine) for one in said(trl, *command, *words.split())) is not bool(wrong)
+
+
+@pytest.fixture
+def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """TRL in a folder of an installer's, with an empty home of the harness."""
+    monkeypatch.setenv("HARNESS_HOME", str(tmp_path / "home"))
+    job = planted(tmp_path, "trl", SOURCES, "1.16.0")
+    (tmp_path / "site").rename(tmp_path / "site-packages")
+    assert job.installed is not None
+    places = {top: tuple(place.replace("/site/", "/site-packages/") for place in paths)
+              for top, paths in job.installed.places.items()}  # fmt: skip
+    environ = {**job.installed.environ, "PYTHONPATH": str(tmp_path / "site-packages")}
+    return replace(job, installed=replace(job.installed, places=places, environ=environ))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "mended"),
+    [
+        ("--beta 1 --no_such a b --seed 2", "--beta 1 --seed 2"),
+        ("--no-such=3", ""),
+        ("--num_generation_eval=4", "--num_generations_eval=4"),
+        ("--num_gen 4 --conf x --seed $MORE --use-vllm --help", None),  # a short form, whatever it means
+    ],
+)
+def test_an_unknown_option_of_trls_own_script_is_refused_with_the_rest(
+    released: Job, words: str, mended: str | None
+) -> None:
+    for command in (["trl", "grpo"], ["python", "-m", "trl.scripts.grpo"]):
+        if mended is None:
+            detection.refuse_unknown_option(released, [*command, *words.split()], {})
+            continue
+        with pytest.raises(BadInput) as refused:
+            detection.refuse_unknown_option(released, [*command, *words.split()], {})
+        assert refused.value.fix == " ".join(["--", *command, *mended.split()])
+
+
+def test_no_option_of_a_users_script_is_refused(released: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Installation, "query", lambda *_: pytest.fail("a parser was asked"))
+    command = ["python", own(tmp_path, "from trl import GRPOConfig, TrlParser"), "--no_such", "1"]
+    detection.refuse_unknown_option(released, command, {})
+
+
+@pytest.mark.slow
+def test_a_parser_is_asked_once_for_the_same_packages(
+    released: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert problems(released, "trl", "grpo", "--no_such", "1")
+    with monkeypatch.context() as unasked:
+        unasked.setattr(Installation, "query", lambda *_: pytest.fail("it was asked again"))
+        assert problems(released, "trl", "grpo", "--no_such", "1")
+    os.utime(tmp_path / "site-packages", (1, 1))  # another version was installed
+    monkeypatch.setattr(Installation, "query", lambda *_: {"unknown": "asked"})
+    assert not problems(released, "trl", "grpo", "--no_such", "1")
 
 
 def test_a_near_name_is_told(trl: Job) -> None:
