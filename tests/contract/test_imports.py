@@ -58,6 +58,7 @@ def test_the_reader_brings_no_recorder_along() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_reports_know_their_own_data_model_the_reader_and_the_scrubber() -> None:
     for file, name in imports("reports"):
         if name.split(".")[0] in ROOMS:

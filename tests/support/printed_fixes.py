@@ -241,9 +241,7 @@ _NODES = (
 )  # fmt: skip
 
 
-def _walk(
-    node: ast.AST, function: ast.FunctionDef | None, nodes: list[tuple[ast.FunctionDef | None, ast.AST]]
-) -> None:
+def _walk(node: ast.AST, function: ast.FunctionDef | None, nodes: list[tuple[ast.FunctionDef | None, ast.AST]]) -> None:
     """Put the nodes below a node into the list. Names and operators, which have nothing below, are most of them."""
     for name in node._fields:
         value = getattr(node, name, None)
