@@ -33,8 +33,8 @@ faults: engines ## every planted hang, every planted difference in float32 and i
 	@$(HARNESS) faults run --suite parity --out runs/planted-differences
 	@$(HARNESS) faults run --suite parity --dtype bfloat16 --out runs/planted-differences-bfloat16
 
-unit: $(READY) ## the fast tests: 50 s of CPU, without engines
-	@$(VENV)/bin/python -m pytest -n 2 -m "not slow" tests/unit tests/contract
+unit: $(READY) ## the fast tests in two processes, without engines
+	@$(VENV)/bin/python tests/support/in_parts.py 2 -m "not slow" tests/unit tests/contract
 
 gpu: $(READY) ## what only a CUDA device shows: waits that spin, NCCL's dumps, rounding, coupled draws, the cost of probes
 	@$(VENV)/bin/python -m pytest --confcutdir tests/gpu tests/gpu

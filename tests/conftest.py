@@ -38,6 +38,10 @@ NIGHT = os.environ.get("TEST_PROFILE") == "nightly"
 sys.path.insert(0, str(Path(__file__).resolve().parent / "support"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", help="run a part of the test files alone, as 1/2 (tests/support/in_parts.py)")
+
+
 def pytest_unconfigure() -> None:
     from kept_folders import until_the_end
 
@@ -48,10 +52,47 @@ SLOW_AS_A_WHOLE = re.compile(r"^pytestmark = pytest\.mark\.slow\b", re.MULTILINE
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Where slow tests are left out, do not import a module that is slow as a whole."""
-    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+    """Import no test file without a test that is chosen, nor one of another part."""
+    if not _is_test_file(collection_path):
         return None
-    return bool(SLOW_AS_A_WHOLE.search(collection_path.read_text())) or None
+    part = _files_of_the_part(config)
+    return _is_left_out(collection_path, config) or (part is not None and collection_path not in part) or None
+
+
+def _is_test_file(path: Path) -> bool:
+    return path.suffix == ".py" and path.name.startswith("test_")
+
+
+def _is_left_out(file: Path, config: pytest.Config) -> bool:
+    """Where slow tests are left out, a file that is slow as a whole; where they alone run, one that has none."""
+    if config.option.markexpr == "not slow":
+        return bool(SLOW_AS_A_WHOLE.search(file.read_text()))
+    return config.option.markexpr == "slow" and not _is_integration(file) and "mark.slow" not in file.read_text()
+
+
+def _files_of_the_part(config: pytest.Config) -> frozenset[Path] | None:
+    """The test files of `--part`; None where all run."""
+    if config.option.part is None:
+        return None
+    if PART not in config.stash:
+        import in_parts
+
+        folders = [Path(config.invocation_params.dir, argument) for argument in config.args]
+        files = [file for folder in folders for file in folder.rglob("test_*.py") if not _is_left_out(file, config)]
+        config.stash[PART] = in_parts.part_of(files, config.option.part)
+    return config.stash[PART]
+
+
+PART = pytest.StashKey[frozenset[Path]]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[pytest.Item] | None:
+    """Where slow tests are left out, do not make the cases of a slow test: they were more than half of all cases."""
+    if collector.config.option.markexpr != "not slow":
+        return None
+    marks = getattr(obj, "pytestmark", ())
+    return [] if isinstance(marks, list) and any(mark.name == "slow" for mark in marks) else None
 
 
 def _of_the_night(items: list[pytest.Item]) -> Iterator[pytest.Item]:
@@ -176,7 +217,7 @@ def _heartbeats() -> Iterator[MutableSequence[Any]]:
 
 @pytest.fixture(autouse=True)
 def _whatever_a_test_is_about(
-    monkeypatch: pytest.MonkeyPatch, _fixes: Any, _answers: MutableSequence[Any], _heartbeats: MutableSequence[Any]
+    _fixes: Any, _answers: MutableSequence[Any], _heartbeats: MutableSequence[Any]
 ) -> Iterator[None]:
     """What holds in every test; in one fixture, since three cost thousands of small tests seconds.
 
@@ -189,12 +230,13 @@ def _whatever_a_test_is_about(
 
     from probes import redaction
 
-    monkeypatch.setattr(redaction, "_secrets", {})
-    monkeypatch.setattr(redaction, "_known_pattern", None)
+    before = redaction._secrets, redaction._known_pattern
+    redaction._secrets, redaction._known_pattern = {}, None
     redaction._cached.cache_clear()
     redaction._harmless.clear()
     _answers.clear()
     yield
+    redaction._secrets, redaction._known_pattern = before
     while _heartbeats:
         if (heart := _heartbeats.pop()).__dict__.get("_fd", -1) >= 0:
             heart.close()

@@ -43,7 +43,6 @@ MAX_JSON_BYTES = 16 << 20  # bytes
 # 60 threads).
 MAX_PROCESS_BYTES, MAX_PROCESSES_BYTES = 4 << 20, 256 << 20
 KIND_BYTES = 4_096  # bytes of a file by which it is recognised
-MAX_DUMP_BYTES = 256 << 20  # a ring of 2,000 takes 0.3 to 2 MB; this holds more than 200,000
 MAX_TEXT, MAX_ITEMS = 20_000, 100_000  # limits of a field: characters, and items of a list or object
 MAX_DEPTH = 16  # nesting depth of a file
 MAX_PROCESSES, MAX_NOTES, MAX_NOTE = 20_000, 2_000, 1_000

@@ -13,9 +13,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from harness.triage import flight
 from harness.triage.evidence import Evidence, Group, Process
 from harness.triage.flight import log_counters
+from harness.triage.flight.compare import compare
+from harness.triage.flight.flight import Flight, FlightError
+from harness.triage.flight.loading import Flights, load_directory, load_each, load_files
 from harness.triage.flight.model import Comparison
 from probes.limits import RANKS
 
@@ -26,7 +28,7 @@ World = tuple[str, str, str, int | None, str]
 def comparison_of(evidence: Evidence) -> Comparison | None:
     """Compare all dumps of the evidence; None if there are none. A dump that cannot be read becomes a note."""
     if evidence.source == "dumps":
-        return flight.compare(flight.load_directory(evidence.path), strays=True)
+        return compare(load_directory(evidence.path), strays=True)
     taken_ns = nanoseconds(evidence.taken)
     worlds: dict[World, list[Process]] = {}
     for process in evidence.processes:
@@ -42,7 +44,7 @@ def comparison_of(evidence: Evidence) -> Comparison | None:
         recorded, logged = _loose(evidence, taken_ns)
         memberships = _memberships(evidence.processes)
         beside = log_counters.compared(recorded, logged, memberships) if recorded and logged else None
-        parts.append(beside or flight.compare(recorded or logged, memberships, strays=True))
+        parts.append(beside or compare(recorded or logged, memberships, strays=True))
     parts = [part for part in parts if part.ranks or part.missing or part.groups or part.strays]
     return dataclasses.replace(_joined(parts), notes=(*_joined(parts).notes, *notes)) if parts or notes else None
 
@@ -53,13 +55,13 @@ def _world(process: Process) -> World:
     return address, port, process.engine, process.world_size, "" if port else process.role
 
 
-def _loaded(evidence: Evidence, taken_ns: int | None, notes: list[str]) -> dict[str, flight.Flight]:
+def _loaded(evidence: Evidence, taken_ns: int | None, notes: list[str]) -> dict[str, Flight]:
     """Process key -> its dump."""
     dumped = [process for process in evidence.processes if process.dump]
-    read = flight.load_each([(Path(evidence.path) / process.dump, process.rank) for process in dumped])
+    read = load_each([(Path(evidence.path) / process.dump, process.rank) for process in dumped])
     flights = {}
     for process, loaded in zip(dumped, read, strict=True):
-        if isinstance(loaded, flight.FlightError):
+        if isinstance(loaded, FlightError):
             notes.append(loaded.message)
             continue
         at_ns = taken_ns if process.dump_taken_ns is None else process.dump_taken_ns
@@ -72,7 +74,7 @@ def _loaded(evidence: Evidence, taken_ns: int | None, notes: list[str]) -> dict[
     return flights
 
 
-def _one_clock(loaded: flight.Flight, taken_ns: int, age_s: float) -> bool:
+def _one_clock(loaded: Flight, taken_ns: int, age_s: float) -> bool:
     """Whether the times in a dump fit the time at which it was taken, and the age of its process if that is known."""
     created = [at for at in loaded.created_ns if at > 0]
     if not taken_ns or not created:
@@ -105,7 +107,7 @@ def _spanning(processes: tuple[Process, ...], notes: list[str]) -> dict[str, tup
     return spans
 
 
-def _span(name: str, span: tuple[int, dict[int, Process]], flights: dict[str, flight.Flight]) -> Comparison:
+def _span(name: str, span: tuple[int, dict[int, Process]], flights: dict[str, Flight]) -> Comparison:
     """Compare one such group over all its processes, whatever worlds they are of."""
     size, members = span
     its = {
@@ -113,19 +115,19 @@ def _span(name: str, span: tuple[int, dict[int, Process]], flights: dict[str, fl
         for rank, process in members.items()
         if process.key in flights
     }
-    comparison = flight.compare(its, [Group(name, tuple(range(size)), world_size=size)])
+    comparison = compare(its, [Group(name, tuple(range(size)), world_size=size)])
     mine = [state for state in comparison.groups if name in (state.group.name, state.group.desc)]
     states = tuple(dataclasses.replace(state, joined=True) for state in mine)
     return Comparison(states, (), versions=comparison.versions, notes=comparison.notes)
 
 
-def _world_of(members: list[Process], loaded: dict[str, flight.Flight], spanning: frozenset[str]) -> Comparison:
+def _world_of(members: list[Process], loaded: dict[str, Flight], spanning: frozenset[str]) -> Comparison:
     flights = {
         process.key: loaded[process.key].without(spanning)
         for process in members
         if process.key in loaded and (len(members) > 1 or len(loaded[process.key]))
     }
-    comparison = _renamed(flight.compare(flights, _memberships(members)))
+    comparison = _renamed(compare(flights, _memberships(members)))
     # A process without a rank, such as an engine's end of a weight sync, shows what it did, but not which ranks are
     # missing.
     return (
@@ -135,11 +137,11 @@ def _world_of(members: list[Process], loaded: dict[str, flight.Flight], spanning
     )
 
 
-def _loose(evidence: Evidence, taken_ns: int | None) -> tuple[flight.Flights, flight.Flights]:
+def _loose(evidence: Evidence, taken_ns: int | None) -> tuple[Flights, Flights]:
     """The dumps of processes that were not seen, and the counters that lines of a log give, by name."""
     of_log = [name for name in evidence.dumps if name.startswith(log_counters.OF_LOG)]
     recorded, logged = (
-        flight.load_files({name: Path(evidence.path) / evidence.dumps[name] for name in names})
+        load_files({name: Path(evidence.path) / evidence.dumps[name] for name in names})
         for names in ([name for name in evidence.dumps if name not in set(of_log)], of_log)
     )
     for flights in (recorded, logged):

@@ -23,12 +23,14 @@ from harness.bundle.opening import is_bundle, resolve
 from harness.errors import BadInput
 from harness.nearest_run import what_there_is
 from harness.other_paths import another_out, free_path, similar_path
-from harness.triage import archive, directory, flight, judge, pasted
+from harness.triage import archive, directory, judge, pasted
 from harness.triage.collect import CollectOptions, Scope, collect, endings, live, may_live
 from harness.triage.collect.scope import RAY_CLIENT
 from harness.triage.collect.stacks import NO_PY_SPY
 from harness.triage.evidence import PASTED, Evidence, Process, Silence
 from harness.triage.flight.filenames import named_rank
+from harness.triage.flight.flight import FlightError, NotADump
+from harness.triage.flight.loading import load
 from harness.triage.nodes import unite
 from harness.triage.pasted.opened_files import unpacked_archives
 from harness.triage.program_source import interpreter_of
@@ -439,10 +441,10 @@ def _refuse_file(path: Path) -> NoReturn:
 def _one_dump(path: Path) -> Evidence:
     """The evidence in the recorder dump of one rank. Raises BadInput where it is none, or its rank is not known."""
     try:
-        loaded = flight.load(path)
-    except flight.NotADump:
+        loaded = load(path)
+    except NotADump:
         _refuse_file(path)
-    except flight.FlightError as error:
+    except FlightError as error:
         raise BadInput(error.message, fix=_with_others(path)) from error
     if loaded.rank is None:
         named = path.with_name(f"rank_N{path.suffix}")

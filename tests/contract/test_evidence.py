@@ -111,6 +111,7 @@ def is_within(target: ast.expr, roots: set[str]) -> bool:
     return part and isinstance(target, ast.Name) and target.id in roots
 
 
+@pytest.mark.slow
 def test_nothing_that_judges_writes_to_evidence(judges: dict[Path, ast.Module]) -> None:
     assert len(judges) > 80
     for path, tree in judges.items():

@@ -23,6 +23,7 @@ def _faults(verdict: str, reason: str) -> list[str]:
     return faults + (["several facts"] if re.search(r";.*;|[.!?] [A-Z]|\n", reason) else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROWS)
 def test_a_verdict_begins_with_one_fact_of_20_words(name: str) -> None:
     assert not _faults(ROWS[name]["verdict"], ROWS[name]["reason"])

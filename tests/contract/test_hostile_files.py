@@ -67,6 +67,7 @@ def test_changed_files_are_answered(name: str, server: Server) -> None:
     print(f"{name}: {next(numbers)} cases")
 
 
+@pytest.mark.by_day(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", INPUTS)
 def test_unchanged_files_are_answered(name: str, server: Server) -> None:

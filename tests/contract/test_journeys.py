@@ -65,7 +65,9 @@ def test_an_engine_is_named_by_its_own_folder_and_its_entries_only() -> None:
     found = {
         name
         for name, file in files.items()
-        if not name.startswith(homes) and any(engine.search(text) for text in literals(file))
+        if not name.startswith(homes)
+        and engine.search(file.read_text("utf-8"))
+        and any(engine.search(text) for text in literals(file))
     }
     assert found == set(NAMED)
 
@@ -89,11 +91,13 @@ def test_what_has_one_home(what: str, name: str, home: str) -> None:
     assert places(re.escape(name)) == {home}, what
 
 
+@pytest.mark.slow
 def test_a_sampling_parameter_is_an_entry_and_its_meaning_in_each_engine() -> None:
     """And its arithmetic, where a coupled draw applies it."""
     engines = {f"scenarios/engines/{engine}/parameters.py" for engine in ("vllm", "sglang")}
     assert places(r"\bmin_p\b", *ADAPTERS) == {"scenarios/settings.py", "scenarios/engines/sampling.py", *engines}
 
 
+@pytest.mark.slow
 def test_a_kind_of_hang_is_a_rule_and_its_place() -> None:
     assert places(r"\bunformed\b") == {"harness/triage/rules/forming.py", "harness/triage/rules/__init__.py"}

@@ -109,6 +109,7 @@ def test_a_mapping(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert document["exit_code"] == 1 and document["arrived"]["engine"] == ["seed"]
 
 
+@pytest.mark.slow
 def test_explanations(capsys: pytest.CaptureFixture[str]) -> None:
     validate("explanations", printed(capsys, "explain"))
 

@@ -52,6 +52,7 @@ def test_every_verdict_of_the_doctor_is_explained() -> None:
     assert verdicts == {*VERDICTS} and all(map(glossary.find, verdicts))
 
 
+@pytest.mark.slow
 def test_every_title_is_explained() -> None:
     assert len(TITLES) > 20
     for title in (*TITLES, *TONES, *(hang.name for hang in HANGS.values())):

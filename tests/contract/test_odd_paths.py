@@ -154,7 +154,7 @@ def answered(server: Server, folder: Path, words: str, kind: str) -> None:
     assert printed.strip() and answer.code >= (kind in NO_FILE), printed
 
 
-@pytest.mark.by_day(60)
+@pytest.mark.by_day(40)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("parameter", READS)
@@ -162,7 +162,7 @@ def test_a_path_that_is_read(parameter: str, kind: str, server: Server, tmp_path
     answered(server, tmp_path, READS[parameter], kind)
 
 
-@pytest.mark.by_day(12)
+@pytest.mark.by_day(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", NO_FILE)
 @pytest.mark.parametrize("parameter", WRITES)

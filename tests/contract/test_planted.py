@@ -82,6 +82,7 @@ def test_the_controller_loads_planted_faults_only_for_the_option(tmp_path: Path)
     assert planted["planted"]
 
 
+@pytest.mark.night
 def test_a_session_and_a_trainer_load_planted_faults_only_where_one_is_named(tmp_path: Path) -> None:
     named = {
         "engine": ["scenarios.planted.differences.faulty_engine:wrap", {"shift": 1}],

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.triage.flight import load
+from harness.triage.flight.loading import load
 from harness.triage.run import triage
 
 pytestmark = pytest.mark.cuda

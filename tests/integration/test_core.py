@@ -117,9 +117,8 @@ def test_two_runs_are_judged_with_an_extra_and_reported_without(core: Path, with
     assert code == 0 and "Charts need matplotlib" in page
 
 
-@pytest.mark.parametrize(
-    "installer", ["uv tool", *(pytest.param(name, marks=pytest.mark.night) for name in ("pip", "uv pip"))]
-)
+@pytest.mark.night
+@pytest.mark.parametrize("installer", ["uv tool", "pip", "uv pip"])
 def test_the_command_that_is_printed_adds_what_is_missing(wheel: Path, installer: str, tmp_path: Path) -> None:
     """However the harness was installed; another extra is kept."""
     bin = tmp_path / "bin"

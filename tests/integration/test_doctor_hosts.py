@@ -111,6 +111,7 @@ def test_another_python_on_a_node_keeps_all_from_starting(hosts: lab.Hosts, tmp_
     assert "Python is another one there than in this shell" in said and f"{sys.version.split()[0]}" in said, said
 
 
+@pytest.mark.night
 def test_nodes_that_are_alike_start(hosts: lab.Hosts, tmp_path: Path) -> None:
     codes = started(hosts, tmp_path, MINE, MINE)
     assert [code for code, _ in codes] == [0, 0] and (tmp_path / "ran").exists(), codes

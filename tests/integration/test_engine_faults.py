@@ -23,9 +23,10 @@ from scenarios.planted.differences.catalog import named
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(2400)]
 
 NIGHT = os.environ.get("TEST_PROFILE") == "nightly"
-# One of each kind of seam, all of one scenario, so that they share a baseline; by day one fault: `make parity`, which
-# continuous integration runs before, is a control.
+# One of each kind of seam, all of one scenario, so that they share a baseline; by day one fault of one engine beside
+# Transformers: `make parity`, which continuous integration runs before, is a control of both engines.
 BY_DAY = ("stale-tensor",)
+BASELINE = "vllm@vllm" if NIGHT else "hf"
 PLANTED = ("control", "temperature", "text-prompt", "stale-tensor", "trainer-mask-shifted") if NIGHT else BY_DAY
 STALE = "model.layers.0.mlp.down_proj.weight"
 # Step, sample and tensor of the first divergence, as far as the fault decides them.
@@ -45,7 +46,7 @@ def planted(recordings: Path) -> dict[str, Outcome]:
     """The control and each fault on engines that stay up, five steps each; the engines named by their environments."""
     faults = [named(name) for name in PLANTED]
     found = outcomes(
-        "vllm@vllm", "sglang@sglang", faults, scenario=config.load("ppo-tiny", steps=5), out=recordings / "faults"
+        BASELINE, "sglang@sglang", faults, scenario=config.load("ppo-tiny", steps=5), out=recordings / "faults"
     )
     return {outcome.fault.name: outcome for outcome in found}
 

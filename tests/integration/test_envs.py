@@ -63,6 +63,7 @@ def test_the_indexes_have_what_a_gpu_would_need(engine: str, tmp_path: Path) -> 
     assert f" + {plan.package}=={plan.version}" in said and plan.overrides == plan.no_deps == ()
 
 
+@pytest.mark.night
 def test_the_shims_work_in_a_spawned_process_too(tmp_path: Path) -> None:
     environment = envs.resolve("sglang")
     if environment.device != "cpu":

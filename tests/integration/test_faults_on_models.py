@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import pytest
+
 from harness import config
 from harness.planted.differences.fault_runs import outcomes
 from probes.format import Run
@@ -13,6 +15,7 @@ from scenarios.planted.differences.catalog import named
 TENSOR_OF = {"": "model.layers.0.self_attn.q_proj.bias", "builtin:learned-positions": "transformer.wpe.weight"}
 
 
+@pytest.mark.night
 def test_a_fault_runs_on_the_model_that_it_names(tmp_path: Path) -> None:
     """By the tensors that were sent: the model of the suite has biases of its queries, GPT-2 a table of positions."""
     faults = [dataclasses.replace(named("control"), model=model) for model in TENSOR_OF]

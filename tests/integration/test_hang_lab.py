@@ -15,11 +15,12 @@ from harness.planted.hangs.hang_outcome import Outcome
 from scenarios.planted.hangs.catalog import HANGS, VARIANTS, Hang
 
 STALL_S = 5.0
-# Another kind each, chosen for their speed: worlds of two where two are enough. All of them: `make faults`.
-BY_DAY = ("trip-publish", "order-pair", "dead-thread", "ray-pair", "state-stopped", "slow-shards")
+# Another kind each, chosen for their speed: worlds of two where two are enough, and without Ray, which
+# test_ray_job.py and test_ray_resources.py start. All of them: `make faults`.
+BY_DAY = ("trip-publish", "order-pair", "dead-thread", "state-stopped", "slow-shards")
 NAMES = (
-    *BY_DAY, "replica-more", "branch-timeout", "http-pair", "sleep-wake", "replica-evaluation", "order-pair+spin",
-    "dead-keepalive+logger", "async-lost",
+    *BY_DAY, "ray-pair", "replica-more", "branch-timeout", "http-pair", "sleep-wake", "replica-evaluation",
+    "order-pair+spin", "dead-keepalive+logger", "async-lost",
 ) if os.environ.get("TEST_PROFILE") == "nightly" else BY_DAY  # fmt: skip
 MARK = "RLHF_HARNESS_LAB="
 

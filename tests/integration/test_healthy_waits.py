@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).parents[1] / "cases" / "hangs" / "healthy_waits.py"
-BY_DAY = ("joined_thread", "lock_of_a_child")
+BY_DAY = ("lock_of_a_child",)
 AT_NIGHT = (
-    "server_computes", "judge_sleeps",
+    "joined_thread", "server_computes", "judge_sleeps",
     "key_of_a_store", "event_with_a_limit", "one_sleep:epochs", "event_of_a_timer", "upload_to_a_unix_socket",
     "one_sleep", "mapped_in_threads", "as_they_complete", "released_lock", "pool_of_processes", "child_without_text",
     "output_of_a_child", "named_pipe", "waits_for_signals", "server_polls", "server_sleeps", "asks_again",

@@ -109,6 +109,7 @@ def looked(process: subprocess.Popen[bytes], out: Path) -> Verdict:
     return triage(seen)
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("how", HANGS_BY_FORK)
 def test_a_lock_that_was_copied_by_fork_names_the_child(start: Start, tmp_path: Path, how: str) -> None:
     job = start(FORK + HANGS_BY_FORK[how])
@@ -122,6 +123,7 @@ def test_a_lock_that_was_copied_by_fork_names_the_child(start: Start, tmp_path: 
     assert (thread_keeps in culprit.why) is ("keep" in HANGS_BY_FORK[how])
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("how", NO_COPIED_LOCK)
 def test_no_lock_copied_by_fork_is_claimed_of_its_look_alikes(start: Start, tmp_path: Path, how: str) -> None:
     job = start(FORK + NO_COPIED_LOCK[how])
@@ -131,6 +133,7 @@ def test_no_lock_copied_by_fork_is_claimed_of_its_look_alikes(start: Start, tmp_
     assert "computes" not in how or verdict.verdict != "HUNG"
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("what", UNREAD)
 def test_who_waits_for_a_tool_and_does_not_read_its_full_pipe_is_named(start: Start, tmp_path: Path, what: str) -> None:
     job = start(PIPES + UNREAD[what])
@@ -143,6 +146,7 @@ def test_who_waits_for_a_tool_and_does_not_read_its_full_pipe_is_named(start: St
     assert ("stdout" if what == "both ends" else what.partition(",")[0]) in verdict.reason
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("how", READ)
 def test_a_full_pipe_that_is_read_is_no_hang(start: Start, tmp_path: Path, how: str) -> None:
     job = start(PIPES + READ[how])
@@ -180,6 +184,7 @@ IN_ALL_THREADS = {
 }
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("how", IN_ALL_THREADS)
 def test_a_process_whose_threads_all_wait_for_each_other_hangs(start: Start, tmp_path: Path, how: str) -> None:
     text, expected = IN_ALL_THREADS[how]

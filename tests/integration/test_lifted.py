@@ -143,6 +143,7 @@ def test_a_fault_that_bfloat16_hides_is_found_in_float32(engine: dict[str, Any],
     assert {(cause.name, cause.party) for cause in verdict.causes} == {(named, "candidate")}
 
 
+@pytest.mark.night
 def test_a_tensor_that_arrives_as_something_else_is_one_in_the_stage_too(pair: Pair) -> None:
     pair.record("candidate", trainer={"alter": {TENSOR: "revision"}})
     stage = judged_pair(pair.folder / "baseline" / FOLDER, pair.folder / "candidate" / FOLDER, native=False).verdict

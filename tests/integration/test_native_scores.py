@@ -170,6 +170,7 @@ def test_two_leaks_at_once_are_both_found() -> None:
     assert {one.change for one in found} == {"temperature", "top_p"}
 
 
+@pytest.mark.night
 def test_three_leaks_at_once_are_found_with_their_values() -> None:
     did = Sampling(temperature=0.8, top_k=8, top_p=0.8)
     found = {one.change: one.value for one in fits(Hypothesis(did), Sampling(), 160)}

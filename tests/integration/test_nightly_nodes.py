@@ -154,9 +154,9 @@ def test_the_order_the_budget_and_the_needs_hold(nights: Nights) -> None:
     assert list(nights.results(2)) == ["hf-hf"]
 
 
-def test_a_cluster_that_is_not_there_is_one_sentence(nights: Nights) -> None:
-    support.play(nights.folder)
-    nights.address = "127.0.0.1:1"
+def test_a_cluster_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    support.play(tmp_path)
+    nights = Nights(tmp_path, "127.0.0.1:1")  # the fixture starts a cluster
     assert nights.run()[0] == 2
     assert "the Ray cluster at 127.0.0.1:1 could not be joined" in nights.log()
     assert not (nights.folder / "runs/nightly/history.db").exists()

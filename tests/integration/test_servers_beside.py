@@ -136,6 +136,7 @@ def test_a_server_whose_event_loop_something_may_wake_is_not_named(tmp_path: Pat
     assert NEVER not in verdict.account
 
 
+@pytest.mark.night
 def test_a_server_beside_which_a_client_waits_for_nothing_is_not_named(tmp_path: Path) -> None:
     """It may send the request that ends the wait of the others."""
     with ended(STUCK_LOOPS["an event that nobody sets"]) as server:

@@ -17,7 +17,8 @@ import pytest
 from waiting import until
 
 from harness.triage.evidence import Evidence, Group
-from harness.triage.flight import compare, load_directory
+from harness.triage.flight.compare import compare
+from harness.triage.flight.loading import load_directory
 from harness.triage.judge import triage
 
 ROOT = Path(__file__).parents[2]

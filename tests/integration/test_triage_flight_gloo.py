@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from harness.triage.evidence import Evidence, Group
-from harness.triage.flight import compare, load, load_directory
+from harness.triage.flight.compare import compare
+from harness.triage.flight.loading import load, load_directory
 from harness.triage.judge import triage
 
 RECORD = Path(__file__).resolve().parents[1] / "fixtures" / "flight" / "record_gloo.py"

@@ -194,6 +194,7 @@ def judged(text: str, folder: Path, child: bool = False) -> Verdict:
         job.communicate()
 
 
+@pytest.mark.by_day(6)
 @pytest.mark.parametrize("how", HANGS)
 def test_a_wait_that_nobody_can_end_is_named_with_its_place(tmp_path: Path, how: str) -> None:
     text, hang, place = HANGS[how]
@@ -202,6 +203,7 @@ def test_a_wait_that_nobody_can_end_is_named_with_its_place(tmp_path: Path, how:
     assert verdict.triage.culprits and all(its.frame.endswith(place) for its in verdict.triage.culprits)
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("how", OPEN)
 def test_a_wait_that_somebody_unseen_may_end_is_not_healthy_and_names_its_place(tmp_path: Path, how: str) -> None:
     text, child, words = OPEN[how]

@@ -174,6 +174,7 @@ def test_slow_is_not_called_hung(tmp_path: Path, train: list[str]) -> None:
     assert len(lines) == 2 and lines[-1] == "harness: the command went on since, and ended well"
 
 
+@pytest.mark.night
 def test_a_healthy_command_with_a_long_pause_is_not_touched(tmp_path: Path) -> None:
     code = "import time, torch; time.sleep(9); print('done')"
     done = watch("--stall", "3s", "--on-stall", "end", "--", sys.executable, "-c", code, cwd=tmp_path)

@@ -8,8 +8,11 @@ from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from harness.triage.evidence import Evidence, Group
-from harness.triage.flight import Comparison, Flight, Flights, compare
+from harness.triage.flight.compare import compare
 from harness.triage.flight.decode import decode
+from harness.triage.flight.flight import Flight
+from harness.triage.flight.loading import Flights
+from harness.triage.flight.model import Comparison
 from harness.triage.flight.synthesis import Fault, Job, encoded, simulate
 from harness.triage.judge import triage
 from reports.model import Verdict

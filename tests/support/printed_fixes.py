@@ -41,6 +41,9 @@ class Module:
     constants: dict[str, ast.expr] = field(default_factory=dict)
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     imports: dict[str, str] = field(default_factory=dict)  # a name here -> its dotted name
+    # Every node that may matter, in the order of the text, with the function that it is in. Walked once: the source has
+    # a million nodes.
+    nodes: list[tuple[ast.FunctionDef | None, ast.AST]] = field(default_factory=list)
 
 
 def modules() -> dict[str, Module]:
@@ -61,7 +64,8 @@ def _module(name: str, path: Path) -> Module:
         for target in targets:
             if isinstance(target, ast.Name) and node.value is not None:
                 module.constants[target.id] = node.value
-    for node in ast.walk(module.tree):
+    _walk(module.tree, None, module.nodes)
+    for _, node in module.nodes:
         if isinstance(node, ast.FunctionDef):
             module.functions.setdefault(node.name, node)
         elif isinstance(node, ast.Import):
@@ -80,7 +84,7 @@ class Source:
         self.modules = modules()
         self.places: dict[str, int] = {}  # of positional arguments, by the callable's name
         for module in self.modules.values():
-            for node in ast.walk(module.tree):
+            for _, node in module.nodes:
                 if isinstance(node, ast.ClassDef):
                     fields = [item.target.id for item in node.body
                               if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]  # fmt: skip
@@ -105,12 +109,12 @@ class Source:
     def without(self, kinds: Container[str]) -> Iterator[str]:
         """FILE:LINE of every error of these kinds that is made without a fix."""
         for module in self.modules.values():
-            for node in ast.walk(module.tree):
+            for _, node in module.nodes:
                 if isinstance(node, ast.Call) and _last(node.func) in kinds and not any(self._expressions(node)):
                     yield f"{module.path.relative_to(ROOT)}:{node.lineno}"
 
     def _of(self, module: Module) -> Iterator[Fix]:
-        for function, node in _walk(module.tree, None):
+        for function, node in module.nodes:
             for expression in self._expressions(node):
                 where = f"{module.path.relative_to(ROOT)}:{expression.lineno}"
                 for text in dict.fromkeys(self.texts(expression, module, function)):
@@ -231,11 +235,23 @@ class Source:
         return [text for value in returned for text in self.texts(value, where, definition, depth)]
 
 
-def _walk(node: ast.AST, function: ast.FunctionDef | None) -> Iterator[tuple[ast.FunctionDef | None, ast.AST]]:
-    for child in ast.iter_child_nodes(node):
-        within = child if isinstance(child, ast.FunctionDef) else function
-        yield within, child
-        yield from _walk(child, within)
+_NODES = (
+    ast.ClassDef, ast.FunctionDef, ast.Import, ast.ImportFrom, ast.Call, ast.Assign, ast.AnnAssign, ast.JoinedStr,
+    ast.Constant,
+)  # fmt: skip
+
+
+def _walk(node: ast.AST, function: ast.FunctionDef | None, nodes: list[tuple[ast.FunctionDef | None, ast.AST]]) -> None:
+    """Put the nodes below a node into the list. Names and operators, which have nothing below, are most of them."""
+    for name in node._fields:
+        value = getattr(node, name, None)
+        for child in value if isinstance(value, list) else (value,):
+            if not isinstance(child, ast.AST) or isinstance(child, ast.Name | ast.expr_context | ast.operator):
+                continue
+            within = child if isinstance(child, ast.FunctionDef) else function
+            if isinstance(child, _NODES):
+                nodes.append((within, child))
+            _walk(child, within, nodes)
 
 
 def _assigned(node: ast.AST, name: str) -> ast.expr | None:
@@ -265,6 +281,8 @@ def _joined(parts: list[list[str]]) -> list[str]:
 
 
 def _last(node: ast.expr) -> str:
+    if isinstance(node, ast.Name | ast.Attribute):
+        return node.id if isinstance(node, ast.Name) else node.attr
     return ast.unparse(node).rpartition(".")[2]
 
 

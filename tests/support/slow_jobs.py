@@ -12,8 +12,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.triage.flight import Flight
 from harness.triage.flight.decode import decode
+from harness.triage.flight.flight import Flight
 
 Work = Callable[[int, int, random.Random], float]  # rank, step, randomness -> seconds
 EPOCH_NS = 1_760_000_000_000_000_000

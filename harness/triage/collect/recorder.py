@@ -18,7 +18,8 @@ from pathlib import Path
 
 from harness.triage.collect import proc, redact
 from harness.triage.collect.stacks import Stacks, parse_faulthandler
-from harness.triage.directory import MAX_DUMP_BYTES, RECORDER, file_name
+from harness.triage.directory import RECORDER, file_name
+from harness.triage.flight.flight import MAX_DUMP_BYTES
 from probes.files import make_folder, write_whole
 
 TIMEOUT_S = 2.0  # chosen: within the eight seconds of a look; a stopped process never answers

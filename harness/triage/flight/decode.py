@@ -19,10 +19,9 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from harness.triage.directory import MAX_DUMP_BYTES
 from harness.triage.evidence import Frame, Group
 from harness.triage.flight import torchcomms
-from harness.triage.flight.flight import COUNTED, Flight, FlightError, NotADump, Status, integers
+from harness.triage.flight.flight import COUNTED, MAX_DUMP_BYTES, Flight, FlightError, NotADump, Status, integers
 from harness.triage.flight.operations import Kind
 from probes.errors import FormatError
 from probes.limits import RANKS, WHOLE, bounded, check_whole

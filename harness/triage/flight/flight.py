@@ -19,6 +19,7 @@ from harness.triage.flight.model import Collective
 from harness.triage.flight.operations import Kind, coalesced
 from probes import limits
 
+MAX_DUMP_BYTES = 256 << 20  # a ring of 2,000 takes 0.3 to 2 MB; this holds more than 200,000
 # The columns of a Flight.
 INTEGERS = ("record", "group", "seq", "kind", "stack", "created_ns", "timeout_ms", "duration_us")
 FLAGS = ("done", "started", "p2p")

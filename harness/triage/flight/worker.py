@@ -17,10 +17,9 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from harness.triage.directory import MAX_DUMP_BYTES
 from harness.triage.evidence import Frame, Group
 from harness.triage.flight.decode import decode, too_large
-from harness.triage.flight.flight import INTEGERS, Flight, FlightError, NotADump, Status, integers
+from harness.triage.flight.flight import INTEGERS, MAX_DUMP_BYTES, Flight, FlightError, NotADump, Status, integers
 from harness.triage.flight.operations import Kind
 
 MEMORY_BYTES = 6 << 30  # address space of a worker; a pickle of 223 MiB and 1.4 million operations took 2.9 GiB

@@ -18,7 +18,7 @@ from harness.triage.flight.flight import Flight, FlightError
 from probes.limits import open_file
 
 DEADLINE_S = 120.0  # for one file; a dump of 2,000 operations takes 0.02 s
-# JSON up to this size in all is read in this process: starting a worker takes longer (0.3 s), and so little can do no
+# JSON up to this size in all is read in this process: starting a worker takes longer (0.15 s), and so little can do no
 # harm.
 IN_PROCESS_BYTES = 256 << 10
 PER_WORKER = 4  # files per worker: fewer are not worth another start

@@ -67,6 +67,7 @@ def test_bad_settings_are_refused_by_name(toml, text, overrides, words) -> None:
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "options", "fix"),
     [

@@ -68,6 +68,7 @@ def test_what_gates_a_push_is_given_or_the_first_pair_of_the_matrix(folder: Path
     assert gate["run"] == lines
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize(
     ("line", "mended"),
     [
@@ -88,6 +89,7 @@ def test_a_command_of_the_harness_that_cannot_start_is_refused_with_the_nearest(
     assert cli.main(fix[1:]) == 0
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize(
     ("line", "is_told"),
     [

@@ -109,6 +109,7 @@ def test_a_folder_of_the_commands_own_is_looked_at(tmp_path: Path) -> None:
     assert [type(one) for one in found] == [Unchecked]
 
 
+@pytest.mark.slow
 def test_a_home_is_put_in_and_a_script_that_may_remove_the_lock_is_not_judged(tmp_path: Path) -> None:
     (tmp_path / "x" / "cpu_adam").mkdir(parents=True)
     for name in ("lock", "build.ninja"):

@@ -79,6 +79,7 @@ def test_without_the_program_that_asks_nothing_is_removed(tmp_path: Path) -> Non
     assert len(os.listdir(shm)) == 3 and os.listdir(tmp_path / "ray")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("pgrep"), reason="needs pgrep")
 @pytest.mark.parametrize("isolated", [False, True])
 def test_a_session_is_removed_that_no_command_line_names(tmp_path: Path, isolated: bool) -> None:

@@ -118,6 +118,7 @@ def test_every_position_is_the_engines_own_choice_under_the_guide(rows) -> None:
     assert result.uncompared == unreached
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [1, FORMAT_VERSION])
 def test_digests_that_another_hash_made_refuse_no_checkpoint_and_part_no_learner(tmp_path: Path, version: int) -> None:
     with install.start(tmp_path, role="trainer") as recorder:

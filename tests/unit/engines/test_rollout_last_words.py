@@ -63,6 +63,7 @@ def test_what_was_said_before_the_start_is_not_its_cause(tmp_path: Path) -> None
     assert last_words.root_cause(begun) == "ValueError: of this one"
 
 
+@pytest.mark.slow
 def test_a_process_finds_the_files_of_its_own_output(tmp_path: Path) -> None:
     program = (
         "import subprocess, sys; from scenarios.engines import last_words;"

@@ -83,6 +83,7 @@ def test_a_generation_that_fails_is_told(
     assert (last.name, last.outcome) == ("generation", "failed") and found in last.found and last.fix
 
 
+@pytest.mark.slow
 def test_a_vanished_interpreter_is_the_only_answer(mine: Environment) -> None:
     Path(mine.python).unlink()
     assert outcomes(mine) == {"interpreter": "failed"}
@@ -115,6 +116,7 @@ def test_an_engine_that_no_longer_imports_is_found(mine: Environment, tmp_path: 
     assert [(item.name, item.found) for item in found] == [("import", "OSError: libcudart.so.13")]
 
 
+@pytest.mark.slow
 def test_the_prompt_runs_in_the_engines_interpreter_with_the_bundle_alone(mine: Environment) -> None:
     argv, environ = checking.smoke_command(mine)
     assert argv == [mine.python, "-m", "scenarios.engines.smoke", "vllm", "--device", "cpu"]

@@ -99,6 +99,7 @@ def test_a_version_has_an_environment_of_its_own(uv: FakeUv) -> None:
     assert creation.order("vllm", device="cpu", version="0.32.0").name == "vllm"  # what the recipe pins anyway
 
 
+@pytest.mark.slow
 def test_a_failed_creation_leaves_nothing_and_says_what_to_run(
     uv: FakeUv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +161,7 @@ def test_what_a_killed_creation_left_is_cleared(uv: FakeUv, tmp_path: Path) -> N
     assert left(tmp_path) == ["vllm"]
 
 
+@pytest.mark.slow
 def test_the_name_of_a_registered_interpreter_is_not_taken(uv: FakeUv, tmp_path: Path) -> None:
     registration.add("vllm", "vllm", str(venv(tmp_path / "mine")))
     with pytest.raises(BadInput, match="registered interpreter"):

@@ -22,6 +22,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
+@pytest.mark.slow
 def test_an_interpreter_is_registered_and_nothing_is_written_into_its_environment(tmp_path: Path) -> None:
     python = venv(tmp_path / "mine")
     before = snapshot(tmp_path / "mine")
@@ -38,6 +39,7 @@ def test_the_directory_of_an_environment_will_do(tmp_path: Path) -> None:
     assert registration.add("mine", "vllm", str(tmp_path / "mine")).python == str(tmp_path / "mine" / "bin" / "python")
 
 
+@pytest.mark.slow
 def test_the_device_is_that_of_its_torch(tmp_path: Path) -> None:
     made = registration.add("mine", "vllm", str(venv(tmp_path / "mine", cuda="13.0")))
     assert (made.device, made.env) == ("cuda", {})
@@ -87,11 +89,13 @@ def test_a_file_that_cannot_be_run_is_not_an_interpreter(tmp_path: Path) -> None
         registration.add("mine", "vllm", str(tmp_path / "file"))
 
 
+@pytest.mark.slow
 def test_an_environment_of_the_other_engine_is_recognised(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentUnusable, match="it has vllm"):
         registration.add("mine", "sglang", str(venv(tmp_path / "mine")))
 
 
+@pytest.mark.slow
 def test_another_ray_is_refused_with_the_command_that_fixes_it(tmp_path: Path) -> None:
     python = venv(tmp_path / "mine", ray="2.1.0")
     with pytest.raises(EnvironmentUnusable, match=r"has ray 2\.1\.0, the driver has ray") as caught:
@@ -100,6 +104,7 @@ def test_another_ray_is_refused_with_the_command_that_fixes_it(tmp_path: Path) -
     assert environment.all_environments() == []
 
 
+@pytest.mark.slow
 def test_an_engine_that_cannot_be_imported_is_refused_with_its_error(tmp_path: Path) -> None:
     python = venv(tmp_path / "mine")
     (module,) = (tmp_path / "mine").glob("lib/*/site-packages/vllm/__init__.py")

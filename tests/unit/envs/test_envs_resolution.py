@@ -70,6 +70,7 @@ def test_a_missing_environment_is_made_on_first_use(uv: FakeUv, capsys: pytest.C
     assert envs.resolve("vllm").owned and len(uv.calls) == calls and not capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "status", "refused"),
     [
@@ -95,6 +96,7 @@ def test_a_version_that_was_never_released_is_refused_before_anything_is_made(
     assert cli.main(["env", "create", backend]) == 2
 
 
+@pytest.mark.slow
 def test_no_index_is_asked_for_a_version_that_is_installed(
     tmp_path: Path, uv: FakeUv, monkeypatch: pytest.MonkeyPatch
 ) -> None:

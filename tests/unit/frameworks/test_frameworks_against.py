@@ -437,6 +437,7 @@ def test_servers_of_two_engines_are_compared_by_what_their_arguments_mean() -> N
     assert any("foo" in item.reason for item in unknown)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model_a", "model_b", "severity"),
     [

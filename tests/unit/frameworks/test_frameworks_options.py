@@ -241,6 +241,7 @@ def test_the_settings_of_trls_file_are_read_and_the_command_holds_over_them(trl:
             assert [type(one) for one in trap("trl-group", asked(trl, *start, "--config", file, *fine))] == [Fine]
 
 
+@pytest.mark.slow
 def test_a_key_of_the_file_that_nobody_takes(trl: Job, tmp_path: Path) -> None:
     file = yaml(tmp_path, "use_vlm: true\nnum_processes: 4\n")
     assert problems(trl, "trl", "grpo", "--config", file) == [f"trl 1.16.0 does not know use_vlm: of {file}"]
@@ -471,6 +472,7 @@ def test_options_that_openrlhf_makes_in_a_loop_and_its_defaults(tmp_path: Path) 
     assert asked(job, *command).settings.get("vllm.num_engines") == 1
 
 
+@pytest.mark.slow
 def test_a_module_that_makes_its_parser_otherwise_is_not_checked(tmp_path: Path) -> None:
     for text in ("def main():\n    pass\n", f"{ARGUMENTS.replace('argparse.ArgumentParser()', 'own_parser()')}", "(\n"):
         sources = {"openrlhf/__init__.py": "", "openrlhf/cli/__init__.py": "", "openrlhf/cli/train_ppo_ray.py": text}

@@ -176,6 +176,7 @@ def test_a_plugin_that_is_not_there_is_said_and_the_job_goes_on(
     assert "nowhere" in json.loads(failed.read_text())["failed"]
 
 
+@pytest.mark.slow
 def test_a_job_that_the_probes_do_not_reach_is_said(tmp_path: Path) -> None:
     command, environ = job(tmp_path, "print('on its own')")
     said: list[str] = []
@@ -317,6 +318,7 @@ def test_a_process_of_another_node_has_ended_when_it_beats_no_more(
     heart.close()
 
 
+@pytest.mark.slow
 def test_where_a_job_goes_on_is_kept_in_its_run(tmp_path: Path) -> None:
     write_manifest(tmp_path / "run", {})
     for rank in range(2):

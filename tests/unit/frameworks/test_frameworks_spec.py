@@ -105,6 +105,7 @@ FRAMEWORK = Framework(
 """
 
 
+@pytest.mark.slow
 def test_a_framework_that_misbehaves_is_not_checked(little: Path, tmp_path: Path) -> None:
     (tmp_path / "theirs" / "little_rlhf_harness" / "spec.py").write_text(BROKEN)
     script = tmp_path / "train.py"

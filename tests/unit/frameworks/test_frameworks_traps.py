@@ -148,6 +148,7 @@ def script(path: Path, arguments: str) -> list[str]:
     return [sys.executable, str(file)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("check", "planted", "control"),
     [
@@ -418,6 +419,7 @@ def configuration(folder: Path, *, settings: dict[str, Any]) -> None:
         recorder.environment()
 
 
+@pytest.mark.slow
 def test_a_recorded_configurations_traps_are_told_once_while_the_job_runs(tmp_path: Path) -> None:
     said: list[str] = []
     with Configured(frameworks()["openrlhf"], tmp_path, said.append) as beside:

@@ -286,6 +286,7 @@ def test_a_setting_that_follows_another_from_some_value_on_is_tied(
     assert {item.kind for item in found.findings} <= {"tied"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limited", ["max_running_requests", "chunked_prefill_size"])
 def test_a_number_that_another_setting_limits_is_not_tied(limited: str, checked) -> None:
     limit = f'ours["{limited}"] = min(ours.get("{limited}", 8192), asked["max_model_len"])'
@@ -860,6 +861,7 @@ def test_ordinary_values_within_the_range_are_tried(line: str, parameter: str, c
     assert list(kinds(found)) == ([parameter] if parameter else []), found.findings
 
 
+@pytest.mark.slow
 def test_an_engines_length_and_seed_are_tried_within_their_range(checked) -> None:
     clamped = ENGINE_ALONE.replace('args.get("seed", 0)', 'args.get("seed", 0) % 65536')
     assert kinds(checked(clamped)) == {"seed": "altered"}
@@ -919,6 +921,7 @@ def test_a_function_that_hands_the_other_parts_settings_on_does_not_map_them(che
     assert kinds(renames_nothing)["max_num_seqs"] == "renamed"
 
 
+@pytest.mark.slow
 def test_a_special_value_is_reported_with_its_meaning_and_source(checked) -> None:
     line = 'out["temperature"] = max(params["temperature"], 0.01)'
     [item] = checked(RIGHT_SAMPLING.replace("    return out\n", f"    {line}\n    return out\n")).findings
@@ -926,6 +929,7 @@ def test_a_special_value_is_reported_with_its_meaning_and_source(checked) -> Non
     assert "greedy" in item.text and "sampling_params.py" in item.text and "temperature=0" in item.fix
 
 
+@pytest.mark.slow
 def test_an_engines_seed_of_zero_is_tried(checked) -> None:
     found = checked(ENGINE_ALONE.replace('args.get("seed", 0)', 'args.get("seed") or 42'))
     assert kinds(found) == {"seed": "altered"}
@@ -1034,6 +1038,7 @@ def test_a_parameter_beside_the_settings_is_to_be_given(source: str, checked) ->
 DTYPES = {"dtype": ("auto", "bfloat16", "float", "float16", "float32", "half")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "findings"),
     [

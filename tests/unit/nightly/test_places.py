@@ -92,6 +92,7 @@ class Two:
         return failed("it died") if cell.name == "c3" else support.observation()
 
 
+@pytest.mark.slow
 def test_cells_side_by_side_are_kept_by_one_history(tmp_path: Path) -> None:
     place, chosen = Two(), [cell(f"c{number}") for number in range(20)]
     with History.at(str(tmp_path / "h.db")) as past:

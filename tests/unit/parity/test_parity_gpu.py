@@ -31,6 +31,7 @@ def confirmed(verdict: Verdict) -> set[str]:
     return {check.name for check in verdict.parity.checks if check.state == "confirmed"}
 
 
+@pytest.mark.slow
 def test_engines_that_multiply_in_tf32_differ_by_their_finish_reasons_only(pair: Path) -> None:
     """SGLang 0.5.17 says `length` of an end token at the limit."""
     verdict = judged(pair)

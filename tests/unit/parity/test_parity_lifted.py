@@ -152,6 +152,7 @@ def untested(verdict: Verdict, ends: str = "INCONCLUSIVE") -> str:
     return found.evidence
 
 
+@pytest.mark.slow
 def test_a_stage_that_did_not_fit_says_its_sentence(tmp_path: Path) -> None:
     for side in ("baseline", "candidate"):
         write_manifest(tmp_path / side / FOLDER, {"lifted": {"held": "bfloat16", "skipped": "no room: --lifted"}})
@@ -159,6 +160,7 @@ def test_a_stage_that_did_not_fit_says_its_sentence(tmp_path: Path) -> None:
     assert "no room: --lifted" in untested(verdict, "EQUIVALENT")
 
 
+@pytest.mark.slow
 def test_a_stage_that_broke_off_is_not_one_that_never_was(tmp_path: Path) -> None:
     """The reason is written over the run.json of a stage whose other engine died; what the first recorded stays."""
     one, _ = stages()

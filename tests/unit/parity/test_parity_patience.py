@@ -22,6 +22,7 @@ def test_nothing_at_first_and_then_now_and_then() -> None:
     assert said == ["step 20", "step 70", "step 120"]
 
 
+@pytest.mark.slow
 def test_a_comparison_tells_each_journal_and_each_step(tmp_path: Path) -> None:
     for side in ("baseline", "candidate"):
         make(side, scenario(steps=3, prompts=4, group=2), native=False).write(tmp_path / side)

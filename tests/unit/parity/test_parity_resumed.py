@@ -54,12 +54,14 @@ def test_with_a_floor_it_is_equivalent_and_the_reason_says_from_where_on(tmp_pat
     assert "steps 0 to 2" in verdict.account
 
 
+@pytest.mark.slow
 def test_two_that_were_resumed_alike_lack_nothing_of_each_other(tmp_path: Path) -> None:
     verdict = put(tmp_path, resumed("baseline"), resumed("candidate"), native=False)
     assert not any("recorded no rollouts" in line for line in verdict.missing)
     assert sum("were not compared" in line for line in verdict.missing) == 2
 
 
+@pytest.mark.slow
 def test_a_resumed_run_that_goes_another_way_is_divergent(tmp_path: Path) -> None:
     recording = resumed("candidate")
     recording.frame("rollout", FIRST + 1).arrays["logprob"].values[:] += np.float32(0.5)  # type: ignore[union-attr]

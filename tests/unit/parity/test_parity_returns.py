@@ -53,11 +53,13 @@ def named(verdict: Verdict) -> list[tuple[str, str, bool]]:
 LOST = ("TRAINER(rewards left out of the returns)", "trainer", True)
 
 
+@pytest.mark.slow
 def test_returns_that_follow_are_ruled_out(tmp_path: Path) -> None:
     verdict = put(tmp_path, learned("baseline"), learned("candidate"))
     assert (verdict.verdict, check(verdict, "returns").state) == ("EQUIVALENT", "ruled out"), verdict.reason
 
 
+@pytest.mark.slow
 def test_rewards_that_both_learners_lose_are_found(tmp_path: Path) -> None:
     verdict = put(tmp_path, *(learned(side, lost_where_stopped) for side in ("baseline", "candidate")))
     assert verdict.verdict == "DIVERGENT" and named(verdict) == [LOST]

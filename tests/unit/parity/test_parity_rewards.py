@@ -60,16 +60,19 @@ def test_rewards_that_round_are_within_and_never_called_equal(tmp_path: Path) ->
     assert "equal in" not in found.evidence and "largest |Δ|" in found.evidence
 
 
+@pytest.mark.slow
 def test_equal_rewards_are_called_equal(tmp_path: Path) -> None:
     found = check(put(tmp_path, *half()), "rewards")
     assert (found.state, found.evidence) == ("ruled out", "equal in 64 samples")
 
 
+@pytest.mark.slow
 def test_a_shift_of_the_reference_is_no_rounding(tmp_path: Path) -> None:
     verdict = moved(tmp_path, "reference_logprob", lambda n: 0.04)
     assert (verdict.verdict, check(verdict, "experience").state) == ("DIVERGENT", "confirmed"), verdict.reason
 
 
+@pytest.mark.slow
 def test_a_penalty_that_does_not_follow_from_its_columns_is_not_passed(tmp_path: Path) -> None:
     verdict = moved(tmp_path, "kl", lambda n: 0.04)
     assert verdict.verdict == "INCONCLUSIVE" or check(verdict, "experience").state == "confirmed", verdict.reason

@@ -858,6 +858,7 @@ def test_a_second_fault_beside_a_trainer_whose_numbers_are_scaled_stays_open(tmp
 # --- an engine against itself -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_other_tokens_at_equal_seeds_are_a_seed_ignored(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for frame in candidate.frames("floor", variant="order"):

@@ -240,6 +240,7 @@ def test_every_kind_that_can_hang_here_has_several_variants() -> None:
     assert {hang.kind for hang in HANGS if hang.dumps} >= {"K12"} and any(hang.world == 1024 for hang in HANGS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hang", HANGS, ids=lambda hang: hang.name)
 def test_the_truth_of_each_hang_is_whole(hang: Hang) -> None:
     assert hang_selection.problem(hang, Path("/")) == ""
@@ -252,6 +253,7 @@ def test_the_truth_of_each_hang_is_whole(hang: Hang) -> None:
     assert all(party < hang.world + claimed for party in hang.culprits | hang.cycle if isinstance(party, int))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hang", [hang for hang in HANGS if hang.frame], ids=lambda hang: hang.name)
 def test_the_function_in_which_a_culprit_stands_is_in_its_program(hang: Hang) -> None:
     texts = [Path(hang.program), PROGRAMS / "toy.py"]

@@ -180,6 +180,7 @@ def test_openrlhfs_samples_are_coupled_where_every_one_was_drawn_so(desk: Any, d
     assert fields["mode"] == mode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "array", "compared"),
     [
@@ -238,6 +239,7 @@ def sync(one: Desk, model: Loading, update: Any, value: float) -> None:
         one.call(openrlhf_workers.received, update, worker, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("update", [update_weight, update_over_ipc])
 @pytest.mark.parametrize("digests", [True, False])
 def test_openrlhfs_engine_says_what_arrived_in_each_sync_however_it_came(desk: Any, update: Any, digests: bool) -> None:
@@ -308,6 +310,7 @@ def test_openrlhfs_sampling_is_what_a_request_carries_beside_what_the_driver_was
     assert event["given"] == {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rank", "zero", "parallel", "recorded"), [(0, 2, 1, 1), (1, 2, 1, 0), (0, 3, 1, 0), (0, 2, 2, 0)]
 )
@@ -692,6 +695,7 @@ def test_verls_log_probabilities_have_the_name_of_what_they_are(desk: Any, setti
         assert {name for name in arrays if name.endswith("logprob")} == ({array} if array else set())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "tempered"),
     [

@@ -267,6 +267,7 @@ def test_a_request_whose_name_all_others_have_is_nobodys(process: Process) -> No
     verl_rollout._requests.set(None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 7])
 def test_a_resumed_runs_engines_count_from_its_checkpoint(process: Process, first: int) -> None:
     trainer = install.start(process.folder, role="trainer", groups=False)
@@ -320,6 +321,7 @@ def test_whose_forward_pass_it_is(process: Process, kind: str, forward_only: boo
     assert [event["phase"] for event in process.read().events("shapes")] == [name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("actor", "told"), [
     ("vllm_server_0_0", 1), ("vllm_server_reward_0_0", 0), ("vllm_server_teacher_a_0_0", 0),
 ])  # fmt: skip

@@ -510,6 +510,7 @@ def test_no_changed_bit_of_a_manifest_is_read(tmp_path_factory: pytest.TempPathF
     assert manifest == {key: value for key, value in before.items() if key != "checksum"}  # white space at the end
 
 
+@pytest.mark.slow
 def test_files_of_another_run_are_damage(tmp_path: Path) -> None:
     folders = [tmp_path / "one", tmp_path / "two"]
     for folder in folders:

@@ -79,6 +79,7 @@ def test_a_program_that_is_prepared_by_a_function_is_prepared_by_one_thread(tmp_
     assert python(beating(code), str(tmp_path), cwd=tmp_path) == "1\n"
 
 
+@pytest.mark.slow
 def test_describing_the_environment_starts_no_process(tmp_path: Path) -> None:
     code = """
     import signal

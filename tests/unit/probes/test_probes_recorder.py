@@ -83,6 +83,7 @@ def test_an_exception_is_the_reason_of_the_close(tmp_path: Path) -> None:
     assert close["ok"] is False and close["reason"] == "ZeroDivisionError: division by zero"
 
 
+@pytest.mark.slow
 def test_a_second_recording_under_the_same_name_has_a_file_of_its_own(tmp_path: Path) -> None:
     write_manifest(tmp_path, {})
     for _ in range(2):

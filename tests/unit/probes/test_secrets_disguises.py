@@ -84,6 +84,7 @@ DISGUISED = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", DISGUISED)
 def test_a_disguised_secret_is_withheld(text: str) -> None:
     for around in (text, f"\n{text}", f"before\n{text}\nafter"):

@@ -294,6 +294,7 @@ def test_numbers_in_fields() -> None:
         assert redaction.event("span", {"hf_token": int(NUMBER)})["hf_token"] == "***"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*LIMITS, "policy_token_gap"])
 @pytest.mark.parametrize("value", [1.0000002192887545, -0.00012345678901234567, 2.4e-7, math.nan, math.inf])
 def test_a_metric_is_no_secret(name: str, value: float) -> None:

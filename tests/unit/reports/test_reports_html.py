@@ -256,6 +256,7 @@ def test_step_numbers_come_with_the_series_or_count_from_zero():
     assert line({"reward": [1.0, "nan", None]}, "reward").nonfinite == ["1", "2"]
 
 
+@pytest.mark.slow
 def test_drawing_leaves_the_users_matplotlib_settings_alone():
     import matplotlib
 

@@ -45,6 +45,7 @@ def test_a_verdict_that_passes_is_no_bug() -> None:
     assert render(equal, "issue") == "EQUIVALENT: every check passed\n\nThere is nothing to report.\n"
 
 
+@pytest.mark.slow
 def test_the_versions_are_those_of_the_recordings(tmp_path: Path) -> None:
     verdict = divergent()
     assert verdict.parity is not None

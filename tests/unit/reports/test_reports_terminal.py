@@ -30,6 +30,7 @@ def printed(verdict, width=80, encoding="utf-8", verbose=True, **options):
     return raw.getvalue().decode(encoding)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "example", [examples.equivalent, examples.stale_tensor, examples.torn, examples.confounded, examples.triage]
 )
@@ -195,6 +196,7 @@ def test_coverage_says_what_the_harness_replaced():
     )
 
 
+@pytest.mark.slow
 def test_without_colour_there_are_no_escapes(monkeypatch):
     assert "\x1b" not in printed(examples.stale_tensor()) and "\x1b" not in render(examples.hostile())
     monkeypatch.setenv("NO_COLOR", "1")

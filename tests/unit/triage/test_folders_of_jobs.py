@@ -11,7 +11,8 @@ from triage_evidence import rank
 from harness.errors import BadInput
 from harness.triage import directory, pasted
 from harness.triage.evidence import Evidence
-from harness.triage.flight import load_files, synthesis
+from harness.triage.flight import synthesis
+from harness.triage.flight.loading import load_files
 from harness.triage.run import triage
 
 STACK = (

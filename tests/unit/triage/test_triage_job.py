@@ -125,6 +125,7 @@ reader.wait()
 """
 
 
+@pytest.mark.slow
 def test_the_process_that_passes_on_output_stands_for_the_watched_command(start: Start, tmp_path: Path) -> None:
     words = tmp_path / f"{LAST_WORDS}1"
     words.touch()

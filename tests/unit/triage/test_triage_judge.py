@@ -100,6 +100,7 @@ keyed = [
 ]
 
 
+@pytest.mark.slow
 @given(st.sampled_from(keyed), st.permutations(range(5)))
 def test_ranks_are_numbers_only(case, places):
     before, after = triage(*case.built), triage(*relabelled(case.built, places))

@@ -338,6 +338,7 @@ def test_without_a_target_it_is_told_what_was_looked_at(tmp_path, monkeypatch):
     assert len(lines) == 1 and not any("Ray cluster" in sentence for sentence in verdict.evidence[:1])
 
 
+@pytest.mark.slow
 def test_a_verdict_that_could_not_be_written_says_so_below_its_headline(tmp_path, dumps, monkeypatch):
     folder, _ = dumps()
 

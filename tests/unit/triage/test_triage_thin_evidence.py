@@ -14,8 +14,8 @@ from triage_trial import WAIT
 
 from harness.triage import directory
 from harness.triage.evidence import Evidence, OpenSpan, Process
-from harness.triage.flight import compare, load_directory
-from harness.triage.flight.compare import DEFAULT
+from harness.triage.flight.compare import DEFAULT, compare
+from harness.triage.flight.loading import load_directory
 from harness.triage.graph import build
 from harness.triage.graph.edges import superseded
 from harness.triage.judge import triage

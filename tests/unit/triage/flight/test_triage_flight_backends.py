@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from harness.triage.flight import FlightError, Flights
 from harness.triage.flight.decode import decode
+from harness.triage.flight.flight import FlightError
+from harness.triage.flight.loading import Flights
 from harness.triage.flight.synthesis import Job, encoded, simulate
 from tests.support.flight_support import Said, faulty, of_job, said
 

@@ -10,14 +10,9 @@ import pytest
 from flight_support import entry, faulty, flight, of_job, said
 
 from harness.triage.evidence import Evidence, Group
-from harness.triage.flight import (
-    Comparison,
-    Flights,
-    compare,
-    laggards,
-    load_directory,
-    without_entry,
-)
+from harness.triage.flight.compare import compare, laggards, without_entry
+from harness.triage.flight.loading import Flights, load_directory
+from harness.triage.flight.model import Comparison
 from harness.triage.flight.operations import peers
 from harness.triage.judge import triage
 

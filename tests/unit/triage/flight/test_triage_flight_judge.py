@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from flight_support import Said, entry, faulty, flight, of_job, said
 
-from harness.triage.flight import Flight, compare
+from harness.triage.flight.compare import compare
 from harness.triage.flight.decode import decode
+from harness.triage.flight.flight import Flight
 from harness.triage.flight.worker import packed, unpacked
 
 NAMED = ["skip", "extra", "wrong-op", "wrong-size", "dead", "straggler", "stalled"]

@@ -16,12 +16,14 @@ from flight_support import faulty
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.triage.directory import MAX_DUMP_BYTES
-from harness.triage.flight import Flight, FlightError, NotADump, compare, load, load_directory, worlds
+from harness.triage.flight.compare import compare
 from harness.triage.flight.decode import decode
 from harness.triage.flight.filenames import named_rank
+from harness.triage.flight.flight import MAX_DUMP_BYTES, Flight, FlightError, NotADump
+from harness.triage.flight.loading import load, load_directory
 from harness.triage.flight.synthesis import encoded, simulate, write
 from harness.triage.flight.worker import packed, unpacked
+from harness.triage.flight.worlds import worlds
 from probes.errors import FormatError
 from probes.limits import WHOLE, bounded
 

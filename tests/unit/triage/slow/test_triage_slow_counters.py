@@ -8,7 +8,7 @@ from slow_jobs import SlowJob, later
 from triage_evidence import evidence, rank
 
 from harness.triage.evidence import Process
-from harness.triage.flight import compare
+from harness.triage.flight.compare import compare
 from harness.triage.judge import triage
 from harness.triage.slow.counters import Use, lines, used_by
 

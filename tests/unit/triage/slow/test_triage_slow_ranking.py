@@ -14,7 +14,8 @@ from slow_jobs import SlowJob, even, later
 from triage_evidence import evidence, rank
 
 from harness.triage.evidence import Evidence
-from harness.triage.flight import Flight, compare
+from harness.triage.flight.compare import compare
+from harness.triage.flight.flight import Flight
 from harness.triage.judge import triage
 from reports.model import Verdict
 

@@ -10,7 +10,8 @@ from slow_jobs import SlowJob, Work, even, later
 from triage_evidence import evidence, rank
 
 from harness.triage.evidence import Evidence
-from harness.triage.flight import Comparison, compare
+from harness.triage.flight.compare import compare
+from harness.triage.flight.model import Comparison
 from harness.triage.watch import ProcessSnapshot, Snapshot, Watchdog
 from harness.triage.watch.slowness import Slowness
 from harness.triage.watch.watchdog import Means

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 from waiting import until
@@ -15,6 +16,15 @@ from harness.triage.watch.signals import Passing
 SCRIPT = "sleep 1000 & echo $!; wait"
 
 
+@pytest.fixture
+def heard_signal(signum: int) -> Iterator[None]:
+    """`nohup`, under which somebody may run the tests, leaves SIGHUP ignored in all that they start."""
+    before = signal.signal(signum, signal.SIG_DFL)
+    yield
+    signal.signal(signum, before)
+
+
+@pytest.mark.usefixtures("heard_signal")
 @pytest.mark.parametrize("foreground", [False, True])
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
 def test_what_a_script_started_is_not_left_behind(signum: int, foreground: bool) -> None:
