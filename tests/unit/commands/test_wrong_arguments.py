@@ -260,7 +260,7 @@ def test_a_pair_in_an_archive_is_unpacked_before_it_is_judged(here: Path, capsys
         ("parity hf hf --canidate-set a=1", "harness parity hf hf --candidate-set a=1"),
         ("mapping m.py --engine sglang --format xml", "harness mapping m.py --engine sglang --format text"),
         ("watch --keep 1 -- true", "harness watch --keep 32 -- true"),
-        ("watch --pid x", "harness watch --help"),
+        ("watch --pid x", "pgrep -af python   # the pid of a process of the job"),
         ("parity hf hf --zzz 3", "harness parity --help"),
     ],
 )  # fmt: skip
