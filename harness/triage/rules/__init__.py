@@ -121,7 +121,7 @@ RULES: tuple[Rule, ...] = (
     outsiders.unopened,  # INSUFFICIENT
     makers.undecided,  # INSUFFICIENT
     together.idle,  # INSUFFICIENT
-    alone.copied,  # INSUFFICIENT
+    alone.unreleased,  # INSUFFICIENT
     polls.undecided,  # INSUFFICIENT
     mute.unread,  # INSUFFICIENT
     alive.undecided,  # INSUFFICIENT

@@ -20,6 +20,7 @@ from harness.triage.stacks import describe
 from reports.text import agreeing
 
 END_MARK = "put an end mark into the queue when its producer ends, or look after each time limit whether it lives"
+GIVE_BACK = "look for who takes that lock a second time, or does not give it back after an error: take it in a `with`"
 
 
 def locked(case: Case) -> Ruling | None:
@@ -31,43 +32,60 @@ def locked(case: Case) -> Ruling | None:
         return None
     why = {subject.key: _why(case, subject) for subject in stuck}
     first = stuck[0]
-    forked, itself = _copied(first), _kept_itself(first)
-    reason = _reason(first)
+    reason = _reason(case, first)
     several = len(stuck) > 1
     return Ruling(
         "HUNG",
         f"{case.names(why)} {reason.replace('waits', 'wait', 1) if several else reason}",
-        "K6" if itself else "K4",
+        "K6" if _kept_itself(first) else "K4",
         why,
         place=_place(first),
         frames={subject.key: _place(subject) for subject in stuck},
-        next=_without_copy(first)
-        if forked
-        else (
-            f"take {itself} once, or make it a threading.RLock, which its own thread may take again"
-            if itself
-            else END_MARK
-            if _for_items(first)
-            else Live("py-spy dump --pid PID   # where it stands"),
-        ),
+        next=_remedies(case, first),
     )
 
 
-def copied(case: Case) -> Ruling | None:
-    """INSUFFICIENT: a process never gets a lock that a fork copied, and nobody is seen to wait for it yet."""
-    stuck = [subject for subject in case.live() if _locked(subject) and _copied(subject) and not actor(case, subject)]
+def _remedies(case: Case, subject: Subject) -> tuple[str, ...]:
+    """What to change in the program, or where to look."""
+    if itself := _kept_itself(subject):
+        return (f"take {itself} once, or make it a threading.RLock, which its own thread may take again",)
+    if _is_forked(subject):
+        return _of_forked(case, subject)
+    if _for_items(subject):
+        return (END_MARK,)
+    return (Live("py-spy dump --pid PID   # where it stands") if _notified(subject.process) else GIVE_BACK,)
+
+
+def _of_forked(case: Case, subject: Subject) -> tuple[str, ...]:
+    """What to change in a program whose forked process never gets a lock."""
+    without = _without_copy(subject)
+    return without if _copied(case, subject) else (GIVE_BACK, f"if a thread of its parent may hold it: {without[0]}")
+
+
+def unreleased(case: Case) -> Ruling | None:
+    """INSUFFICIENT: a forked process never gets a lock, and nobody is seen to wait for it yet."""
+    stuck = [
+        subject for subject in case.live() if _locked(subject) and _is_forked(subject) and not actor(case, subject)
+    ]
     if not stuck:
         return None
-    waits = agreeing(len(stuck), "waits", "wait")
+    reason = _reason(case, stuck[0])
     return Ruling(
         "INSUFFICIENT",
-        f"{case.names(each.key for each in stuck)} {waits} for a lock copied by fork, which nothing can release",
+        f"{case.names(each.key for each in stuck)} {agreeing(len(stuck), reason, reason.replace('waits', 'wait', 1))}",
         evidence=tuple(f"{each.label} {_why(case, each)}" for each in stuck),
         missing=tuple(f"whether somebody waits for {each.label}, now or later" for each in stuck),
         place=_place(stuck[0]),
         about=tuple(each.key for each in stuck),
-        next=_without_copy(stuck[0]),
+        next=_of_forked(case, stuck[0]),
     )
+
+
+def _is_forked(subject: Subject) -> bool:
+    """Whether it was forked, and what it waits for is older than that wait."""
+    process = subject.process
+    waiting = next((frame for frame in process.main_frames if users(frame)), None)
+    return process.forked and not _notified(process) and not (waiting is not None and source.makes_lock(waiting))
 
 
 def _without_copy(subject: Subject) -> tuple[str, ...]:
@@ -150,10 +168,10 @@ def _kept_itself(subject: Subject) -> str:
     return next(iter(taken & kept), "")
 
 
-def _reason(subject: Subject) -> str:
+def _reason(case: Case, subject: Subject) -> str:
     if _kept_itself(subject):
         return "waits for a lock that it keeps itself"
-    if _copied(subject):
+    if _copied(case, subject):
         return "waits for a lock copied by fork, which nothing can release"
     if _notified(subject.process):
         return "waits for what it alone could bring"
@@ -180,13 +198,22 @@ def _locked(subject: Subject) -> bool:
     return (still and all(look.locked_alone for look in looks)) or waits_for_itself(subject)
 
 
-def _copied(subject: Subject) -> bool:
-    """Whether it was forked with the lock. What a thread waits in to be notified is made when it begins to wait."""
-    process = subject.process
-    if not process.forked or _notified(process) or _kept_itself(subject):
-        return False
+def _copied(case: Case, subject: Subject) -> bool:
+    """Whether it was forked with the lock: a thread of its parent keeps it. Otherwise it may have taken the lock twice
+    itself, or not given it back."""
+    process, parent = subject.process, parent_of(case, subject)
     waiting = next((frame for frame in process.main_frames if users(frame)), None)
-    return waiting is None or not source.makes_lock(waiting)
+    lock = source.lock_of(waiting) if waiting is not None else ""
+    if waiting is None or not lock or parent is None or not _is_forked(subject):
+        return False
+    return not _kept_outside(process, waiting) and bool(keepers(parent.process.threads, waiting, lock))
+
+
+def _kept_outside(process: Process, waiting: Frame) -> str:
+    """The lock of the waiting line, if a frame further out in its file stands inside a `with` of that text; else ""."""
+    lock = source.lock_of(waiting)
+    outer = [frame for frame in process.main_frames if frame.file == waiting.file and frame != waiting]
+    return lock if lock and any(source.keeps_lock(frame, lock) for frame in outer) else ""
 
 
 def _has_limit(waiter: Subject) -> bool:
@@ -203,11 +230,14 @@ def _why(case: Case, subject: Subject) -> str:
     facts = [f"waits for {what}{where} with its only thread, so that nothing can release it"]
     if in_condition(frames):
         facts = [f"waits to be notified{where} with its only thread, so that nothing of it can do so"]
-    elif _copied(subject):
+    elif _is_forked(subject):
         by = parent.label if parent is not None else f"process {process.ppid}"
-        facts.append(
-            f"{by} forked it{_at(process.forked_at)}, and a fork copies locks but not the threads that hold them"
-        )
+        copies = "a fork copies locks but not the threads that hold them"
+        if not _copied(case, subject):
+            copies = (
+                f"either it took that lock itself before and did not give it back, or a thread of {by} held it then"
+            )
+        facts.append(f"{by} forked it{_at(process.forked_at)}, and {copies}")
     if waiting is not None and lock:
         facts += _keepers(subject, waiting, lock, "its own")
         facts += _keepers(parent, waiting, lock, f"{parent.label}'s") if parent is not None else []

@@ -184,6 +184,59 @@ def test_workers_with_a_copied_lock_whose_items_their_parent_waits_for(
     assert {culprit.pid for culprit in its.triage.culprits} == ({200, 201} if verdict == "HUNG" else set())
 
 
+CACHE = """def upload():
+    with lock:
+        send()
+
+def get(self, key):
+    with self.lock:
+        return self.make(key)
+
+def write():
+    with lock:
+        count()
+
+def begin():
+    lock.acquire()
+"""
+
+
+def locked_child(tmp_path: Path, *lines: tuple[str, int], parents_thread: int = 0) -> Verdict:
+    """A forked child with this stack, whose parent joins it and has another thread at that line."""
+    (file := tmp_path / "job.py").write_text(CACHE)
+    stack = tuple(Frame(function, str(file), line) for function, line in lines)
+    child = process(200, "process", "main", ppid=70, forked=True)
+    child = looks(
+        child, threads=(dataclasses.replace(child.samples[-1].threads[0], frames=stack),), locked_alone=True,
+        main_switches=7,
+    )  # fmt: skip
+    parent = looks(process(70, "process", "main:5 join"), wchan="do_wait")
+    if parents_thread:
+        [main] = parent.samples[-1].threads
+        other = Thread(71, "Thread-1", (Frame("upload", str(file), parents_thread),))
+        parent = looks(parent, threads=(main, other))
+    return triage(evidence(parent, child))
+
+
+@pytest.mark.parametrize(
+    ("stack", "parents_thread", "is_copied"),
+    [
+        pytest.param([("write", 10)], 3, True, id="a thread of the parent keeps it"),
+        pytest.param([("write", 10)], 0, False, id="the parent has one thread"),
+        pytest.param([("begin", 14)], 0, False, id="it was not given back"),
+        pytest.param([("get", 6), ("get", 7)], 3, False, id="taken again inside of its own with"),
+    ],
+)
+def test_a_lock_was_copied_by_fork_only_where_the_parent_keeps_it(
+    tmp_path: Path, stack: list[tuple[str, int]], parents_thread: int, is_copied: bool
+) -> None:
+    verdict = locked_child(tmp_path, *stack, parents_thread=parents_thread)
+    assert verdict.triage is not None and verdict.verdict == "HUNG"
+    assert [culprit.pid for culprit in verdict.triage.culprits] == [200]
+    assert ("copied by fork" in verdict.reason) is is_copied
+    assert ("spawn" in verdict.triage.next[0]) is is_copied
+
+
 WAITPID = "def main():\n  while {}:\n    time.sleep(1)\n"
 
 
@@ -209,7 +262,7 @@ def test_a_child_of_fork_with_a_copied_lock_is_never_a_pass(
         main = dataclasses.replace(main, frames=(Frame("main", str(file), 3),))
     child = looks(process(200, "process", "main:9 load:3", ppid=70, forked=True), locked_alone=True, main_switches=7)
     its = triage(evidence(looks(parent, threads=(main,), **fields), child, source="live", stall_s=0.0))
-    assert its.verdict == verdict and "copied by fork" in its.reason and "200" in its.reason, its.reason
+    assert its.verdict == verdict and "for a lock" in its.reason and "200" in its.reason, its.reason
     assert its.triage is not None and {each.pid for each in its.triage.culprits} == (
         {200} if verdict == "HUNG" else set()
     )
