@@ -37,6 +37,7 @@ MAX_BESIDE_DUMPS = 3  # errors of pasted logs beside what the recorders' counter
 MAX_MISSING = 32  # lines of missing evidence in a verdict; a last line counts the rest
 MAX_STACKS = 64  # processes with a stack in the verdict, the parties first; the evidence has all of them
 LONG_LOOK_S = 5.0  # seconds from the first look to the last; two looks are 1.5 s apart, on a busy host up to 4 s
+BUSY_S = 0.1  # processor seconds in a look of several seconds; waits that poll take a tenth of that
 MAX_MOVED = 8  # processes that moved in a long look, named in the verdict
 MAX_STARTERS = 4  # programs that started what was looked at, and were not looked at themselves
 MAX_PATHS = 8  # directories of nodes that are shown; the command that reproduces the verdict has all
@@ -447,9 +448,19 @@ def _between(case: Case) -> list[str]:
         return []
     looked.sort(key=lambda subject: subject.rank is None)
     moved = [subject for subject in looked if subject.progress]
-    still = case.names(subject.key for subject in looked if not subject.progress)
+    busy = [subject for subject in looked if not subject.progress and _used_s(subject) >= BUSY_S]
+    still = case.names(subject.key for subject in looked if not subject.progress and subject not in busy)
     lines = [f"in {span_s:.0f} s {subject.label} moved: {subject.progress}" for subject in moved[:MAX_MOVED]]
+    lines += [
+        f"in {span_s:.0f} s {subject.label} used {_used_s(subject):.1f} s of a processor"
+        for subject in busy[:MAX_MOVED]
+    ]
     return [*lines, *([f"in {span_s:.0f} s {still} did not move"] if still else [])]
+
+
+def _used_s(subject: Subject) -> float:
+    """Processor seconds of all threads of a process between the looks."""
+    return float(subject.process.last_look.cpu_s - subject.process.first_look.cpu_s)
 
 
 def _findings(evidence: Evidence, comparison: Comparison | None) -> list[Finding]:

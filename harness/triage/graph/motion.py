@@ -357,7 +357,8 @@ def _fed(process: Process, now: stacks.Doing, before: stacks.Doing) -> bool:
 def _spent(process: Process, now: stacks.Doing, what: str) -> float:
     """Processor seconds or bytes that the main thread, or the thread of a Ray task, spent between the looks.
 
-    If it waits inside its process, threads that may end that wait are added. If it is in compiled code, so are threads
+    The thread that keeps the lock for which it waits is added, and if it waits inside its process, threads that may end
+    that wait. If it is in compiled code, so are threads
     that are not Python's, such as a tokenizer's pool. If threads cannot be told apart, the figure is that of the whole
     process.
     """
@@ -371,14 +372,15 @@ def _spent(process: Process, now: stacks.Doing, what: str) -> float:
     task = stacks.in_ray_task(last.threads) if not now.idle else None
     leading = {process.pid, task.tid if task is not None else 0}
     side_threads = [thread for thread in last.threads if not (thread.main or thread.tid in leading)]
+    keepers = [thread for thread in side_threads if _keeps_awaited(process, thread)]
     if now.kind in _INSIDE:
-        mine = [
-            thread for thread in side_threads if hands_on(thread, joined=now.op in ("join", "_wait_for_tstate_lock"))
-        ]
+        joined = now.op in ("join", "_wait_for_tstate_lock")
+        mine = [thread for thread in side_threads if thread in keepers or hands_on(thread, joined=joined)]
         return main + sum(_of_thread(process, thread, what) or 0.0 for thread in mine)
     if now.kind in ("sleep", "finished"):
         return main
-    return max(main, total - sum(_of_thread(process, thread, what) or 0.0 for thread in side_threads))
+    beside = [thread for thread in side_threads if thread not in keepers]
+    return max(main, total - sum(_of_thread(process, thread, what) or 0.0 for thread in beside))
 
 
 def _told_apart(first: Sample, last: Sample, what: str) -> bool:
@@ -398,6 +400,16 @@ def _of_thread(process: Process, thread: Thread, what: str) -> float | None:
 def spent_s(process: Process, thread: Thread) -> float:
     """Processor seconds of one thread between the looks; 0 if it was not counted by itself."""
     return _of_thread(process, thread, "cpu_s") or 0.0
+
+
+def _keeps_awaited(process: Process, thread: Thread) -> bool:
+    """Whether a thread stands inside a `with` of the lock that the main thread waits for, in a body that has an end."""
+    waiting = next((frame for frame in process.main_frames if users(frame)), None)
+    lock = source.lock_of(waiting) if waiting is not None else ""
+    return waiting is not None and any(
+        frame.file == waiting.file and source.keeps_lock(frame, lock) and not source.endless_loop(frame)
+        for frame in (thread.frames if lock else ())
+    )
 
 
 def hands_on(thread: Thread, *, joined: bool = False) -> bool:

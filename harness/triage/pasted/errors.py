@@ -109,6 +109,7 @@ _HIP_MEMORY = "rocm-smi --showpids   # who holds it: an engine that did not slee
 _EVICTED = "kubectl describe node NODE   # which resource was low, and who used it"
 _POD = re.compile(r"Name: {2,}(?P<pod>[\w.-]{1,253})")
 _OF_A_JOB = rf"python|pt_|ray::|torchrun|(?i:{'|'.join(registry.BUILT_IN)})"  # names of its tasks begin so
+_OTHER_TASK = re.compile(rf"Killed process \d{{1,10}} \((?!{_OF_A_JOB})")
 SIGNS = (
     *(Sign(words, "ran out of GPU memory", _CUDA_MEMORY, of_memory=True) for words in _OUT_OF_CUDA_MEMORY),
     Sign("NCCL WARN Cuda failure", "ran out of GPU memory", _CUDA_MEMORY,
@@ -125,7 +126,7 @@ SIGNS = (
     Sign("oom-kill event", "was killed for memory by its cgroup's limit", MORE_MEMORY),
     Sign(_KILLED_BY_RAY, "was killed by Ray because its node ran low on memory",
          "ray memory   # what holds it; RAY_memory_usage_threshold moves Ray's limit"),
-    Sign("NVRM: Xid", "has a GPU that failed (Xid)",
+    Sign("NVRM: Xid", "met a GPU error (Xid)",
          "nvidia-smi -q   # and look the number up in NVIDIA's list of Xid errors",
          re.compile(r"NVRM: Xid \([^)]*\): \d+(?:, pid=(?P<pid>\d{1,10}))?")),
     Sign("oom_kill ", "was killed for memory by its cgroup's limit", "ask for more memory, or hold less",
@@ -520,6 +521,11 @@ def scheduler(line: str, writer: Name) -> Name:
     """The scheduler that SGLang's prefix of a line names; without such a prefix the writer."""
     parallel = _PARALLEL.match(line) if writer.rank is None else None
     return writer._replace(role=parallel[1].strip()) if parallel else writer
+
+
+def may_be_of_another_job(error: LogError) -> bool:
+    """Whether the kernel killed a program of another name than a job's processes have: a machine has other programs."""
+    return error.rank is None and not error.role and _OTHER_TASK.search(error.text) is not None
 
 
 def stamp_of(line: str) -> tuple[int, int, float] | None:

@@ -15,7 +15,7 @@ from harness.triage import wchan
 from harness.triage.evidence import PASTED, UNREAD, DumpSignal, LogError, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import title
-from harness.triage.pasted.errors import DEFUNCT
+from harness.triage.pasted.errors import DEFUNCT, may_be_of_another_job
 from harness.triage.pasted.watchdog import SEVERAL
 from harness.triage.rules import standing
 from harness.triage.rules.ruling import Case, Ruling, brief
@@ -472,10 +472,13 @@ def _ending(case: Case) -> list[LogError]:
 
 
 def _firsts(logged: Sequence[LogError]) -> list[LogError]:
-    """The first error by time where all have one; otherwise the first of each file."""
+    """The first error by time where all have one; otherwise the first of each file. What may be of another job comes
+    last."""
     if all(error.at is not None for error in logged):
-        return sorted(logged, key=lambda error: error.at or ())[:MAX_FAILURES]
-    return list({error.file: error for error in reversed(logged)}.values())[::-1]
+        firsts = sorted(logged, key=lambda error: error.at or ())
+    else:
+        firsts = list({error.file: error for error in reversed(logged)}.values())[::-1]
+    return sorted(firsts, key=may_be_of_another_job)[:MAX_FAILURES]
 
 
 def _followed(case: Case, first: LogError) -> list[str]:

@@ -236,6 +236,22 @@ def test_of_two_errors_the_earlier_by_time_is_the_first(tmp_path: Path, stamps: 
     assert "rank 1 ended with ValueError: a" in verdict.reason
 
 
+@pytest.mark.parametrize(
+    ("task", "first"), [("chrome", "rank 1"), ("python3", "pid 999"), ("pt_main_thread", "pid 999")]
+)
+def test_a_kill_of_another_program_comes_after_the_failures_of_the_job(tmp_path: Path, task: str, first: str) -> None:
+    (tmp_path / "dmesg.txt").write_text(
+        f"[Sat Nov 28 02:00:00 2026] Out of memory: Killed process 999 ({task}) total-vm:9kB, anon-rss:8kB\n"
+    )
+    (tmp_path / "job.log").write_text(
+        "2026-11-28 12:00:01 [rank1]: Traceback (most recent call last):\n"
+        '2026-11-28 12:00:01 [rank1]:   File "/job/train.py", line 9, in <module>\n'
+        "2026-11-28 12:00:01 [rank1]: KeyError: 'score'\n"
+    )
+    verdict = triage([str(tmp_path)])
+    assert first in verdict.reason and verdict.reason.index(first) < 60
+
+
 def test_the_file_of_a_rank_names_it(tmp_path: Path) -> None:
     for rank, text in enumerate((WAITS.format(0), raised("", "ValueError: no slot"))):
         (tmp_path / f"rank_{rank}.log").write_text(text)
