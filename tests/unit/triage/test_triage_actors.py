@@ -58,7 +58,7 @@ NEVER_HUNG = frozenset({
     "pasted.first_error", "pasted.one_look", "pasted.last_lines", "pasted.signalled", "pauses.flowing", "pauses.slow",
     "locks.worked",
     "makers.at_work", "pauses.fresh", "pasted.first_error_of_waiters", "pasted.timed_out", "pasted.without_dump",
-    "pasted.in_kernel", "alone.copied", "calls.read_ring",
+    "pasted.in_kernel", "alone.unreleased", "calls.read_ring",
     "nodes.lost", "resources.unmet", "makers.undecided", "polls.undecided", "alive.undecided", "outsiders.unopened",
     "absence.unseen", "pauses.healthy", "over.ending", "together.idle", "mute.unread",
 })  # fmt: skip
