@@ -241,6 +241,17 @@ def _alive(process: Process, thread: Thread) -> bool:
     return thread.active or waits or spent_s(process, thread) > 0
 
 
+def _is_stuck_behind(case: Case, child: Subject, parent: Process) -> bool:
+    """Whether a program without a stack waits for its parent: it fills a pipe that the parent alone can read, or waits
+    for the end of children that all do, as a shell."""
+    its = child.process
+    if its.reader == parent.pid and fills(child) and all("pipe_write" in look.wchan for look in its.samples):
+        return True
+    below = [each for each in case.live() if each.process.is_child_of(its)]
+    waits = all(look.wchan == "do_wait" for look in its.samples)
+    return waits and bool(below) and all(_is_stuck_behind(case, each, parent) for each in below)
+
+
 def _child(case: Case, subject: Subject, process: Process) -> str:
     """A child that is alive, where the main thread may wait for it; none that waits for this process."""
     if not _may_be_ended(case, subject):
@@ -250,7 +261,8 @@ def _child(case: Case, subject: Subject, process: Process) -> str:
         its = each.process
         if not its.is_child_of(process) or its.rank is not None or each.key in waiters:
             continue
-        ends_alone = each.polls or each.doing.kind in _PENDING or woke(its) or (collects and not _has_stack(its))
+        is_opaque = collects and not _has_stack(its) and not _is_stuck_behind(case, each, process)
+        ends_alone = each.polls or each.doing.kind in _PENDING or woke(its) or is_opaque
         if ends_alone and not (each.blocked or failed(its)):
             return f"its child {its.pid}: {each.state()}"
     return ""

@@ -307,6 +307,35 @@ def test_the_pipe_that_is_not_read_is_named(stream: str, stack: str, fields: dic
     assert {culprit.rank for culprit in verdict.triage.culprits} == {1} and says in verdict.reason  # type: ignore[union-attr]
 
 
+def native(pid: int, parent: int, role: str = "process", **fields: object) -> Process:
+    """A program without a Python stack."""
+    return looks(process(pid, role, "main", ppid=parent, reader=70 if "writing" in fields else 0), threads=(), **fields)
+
+
+@pytest.mark.parametrize("below_shell", [True, False])
+@pytest.mark.parametrize(
+    ("fields", "verdict"),
+    [
+        pytest.param({"writing": "pipe:[7]", "writes_to": "stdout", "wchan": "anon_pipe_write"}, "HUNG", id="full"),
+        pytest.param({"wchan": "hrtimer_nanosleep"}, "INSUFFICIENT", id="sleeps"),
+        pytest.param({"wchan": "ep_poll"}, "INSUFFICIENT", id="polls"),
+    ],
+)
+def test_a_native_program_that_fills_a_pipe_waits_for_its_parent(
+    fields: dict[str, object], verdict: str, below_shell: bool
+) -> None:
+    """`Popen("tool | ...", shell=True, stdout=PIPE).wait()`, with a tool that is no Python program."""
+    parent = process(70, "process", "main")
+    [main] = parent.samples[-1].threads
+    wait = Frame("Popen._try_wait", "/usr/lib/python3.11/subprocess.py", 2010)
+    parent = looks(parent, threads=(dataclasses.replace(main, frames=(wait, *main.frames)),), wchan="do_wait")
+    tool = native(200, 199 if below_shell else 70, **fields)
+    shells = [native(199, 70, "shell", wchan="do_wait")] if below_shell else []
+    its = triage(evidence(parent, *shells, tool))
+    assert its.triage is not None and its.verdict == verdict, its.reason
+    assert {culprit.pid for culprit in its.triage.culprits} == ({70} if verdict == "HUNG" else set())
+
+
 def test_two_processes_that_write_to_each_other_are_a_cycle_of_which_neither_is_named() -> None:
     parent = looks(rank(1, "main:5 send", world=2, reader=200), writing="socket:[8]", wchan="sock_alloc_send_pskb")
     child = looks(process(200, "tool", "main:9 send", ppid=parent.pid, reader=parent.pid), writing="socket:[7]")
