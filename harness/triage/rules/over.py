@@ -216,12 +216,15 @@ def _in_bad_order(case: Case, bad: dict[str, str], kills: Mapping[str, str], abs
     names = case.names(firsts)
     names = names if len(names.split()) <= MOST_WORDS else f"{len(firsts)} processes"
     what = f"{names} failed together" if len(alike) > 1 else ends[0][0]
+    raised_at = _raised_at(by_key[first]) if len(firsts) == 1 else ""
     return Ruling(
         "INSUFFICIENT",
         f"the run has ended, and not in good order: {what}",
+        place=raised_at,
         evidence=(
             *lines[:-1],
             f"{lines[-1]}{and_more(len(ends) - len(lines))}{which}",
+            *([f"{names} raised it at {raised_at}"] if raised_at else []),
             *_phase(by_key[first], bad[first]),
             *(_memory(case.evidence.peaks) if killed else []),
             *_afterwards(case, {key: how for key, how in bad.items() if key not in firsts}),
@@ -233,6 +236,13 @@ def _in_bad_order(case: Case, bad: dict[str, str], kills: Mapping[str, str], abs
             Watching("harness watch -- COMMAND   # looks before the end"),
         ),
     )
+
+
+def _raised_at(process: Process) -> str:
+    """Where the error that ended a process was raised, beside installed packages, as its probe saw it."""
+    is_own = process.error and local_error(process)
+    frame = process.beat.raised_at if process.beat is not None and is_own else None
+    return describe(frame) if frame is not None else ""
 
 
 def _may_be_first(case: Case, process: Process, first: Process, bad: Mapping[str, str]) -> bool:

@@ -181,6 +181,14 @@ def test_an_error_of_several_lines_is_told_by_the_line_that_names_it(error: str)
     assert first(ended(0, beat_s=9.0, error=error, error_s=9.0))[0] == "rank 0 ended with ValueError: no slot"
 
 
+@pytest.mark.parametrize(("error", "is_told"), [("KeyError: 'reward'", True), (ECHO, False)])
+def test_where_the_error_of_the_first_death_was_raised_is_told(error: str, is_told: bool) -> None:
+    beat = Beat(90, 9.0, 9.0, ended=True, raised_at=Frame("step", "/job/die.py", 6))
+    failed = dataclasses.replace(ended(1, beat_s=9.0, error=error, error_s=9.5), beat=beat)
+    _, facts = first(failed, ended(0, beat_s=8.0, error=ECHO, error_s=8.5))
+    assert any("die.py:6" in fact for fact in facts) is is_told
+
+
 def test_a_silence_long_before_an_error_comes_first() -> None:
     reason, _ = first(ended(0, beat_s=30.0), ended(1, beat_s=10.0, error="ValueError: empty batch", error_s=10.0))
     assert reason.startswith("rank 0 was ended without a last word")
