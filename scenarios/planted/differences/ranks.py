@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from scenarios.ppo import losses
+
 
 class OtherGradient:
     """A data-parallel group in which this rank keeps its `own` gradient of one parameter, or its gradient is `lost`."""
@@ -105,6 +107,23 @@ def _of_micro_batches(role: Any, share: Any) -> list[float]:
     """Return a factor for each micro-batch of a share: it turns a mean over all tokens into one over its own tokens."""
     parts = [share.samples[part] for part in role._micro(share.samples)]
     return [share.count / (len(parts) * sum(len(sample.response) for sample in part)) for part in parts]
+
+
+def present_as_old(role: Any, settings: Mapping[str, Any]) -> None:
+    """Let the loss take the present log-probabilities for the old ones, until the role loads another model."""
+    model, make = role.model, role._loss
+
+    def loss(step: int, part: Any) -> Any:
+        if role.model is not model:
+            return make(step, part)
+        plain = losses.policy_loss
+        losses.policy_loss = lambda logprob, old, *args, **named: plain(logprob, logprob.detach(), *args, **named)
+        try:
+            return make(step, part)
+        finally:
+            losses.policy_loss = plain
+
+    role._loss = loss
 
 
 def revision(role: Any, settings: Mapping[str, Any]) -> None:

@@ -92,6 +92,7 @@ TRAINER: dict[str, Shape] = {
     "exchanged": ("reward", "reference", "critic"),
     "cut_prompts": int,
     "reference": ("follows",),
+    "old_logprobs": ("present",),
     "joined_engines": int,
     "leak": {"mib": NUMBER, "until": int},
     "update": {"skipped": int, "own": str, "lost": str},

@@ -54,7 +54,7 @@ class TrainerPlants(Hooks):
     their own tokens, without a record. advantages: normalised `per rank`. exchanged: the role whose answers are
     gathered in the reverse order of its ranks; where it has one rank, of its samples. cut_prompts: the actor scores and
     trains on the last so many ids of each prompt. reference: `follows`: the actor's log-probabilities serve as the
-    reference's.
+    reference's. old_logprobs: those of the loss are the `present` ones.
 
     joined_engines: the answers of this many engines are joined engine by engine and numbered by their position. leak:
     see `memory.leak`; of the actor's rank `rank`.
@@ -83,6 +83,7 @@ class TrainerPlants(Hooks):
     exchanged: str = ""
     cut_prompts: int = 0
     reference: str = ""
+    old_logprobs: str = ""
     joined_engines: int = 0
     leak: Mapping[str, Any] = field(default_factory=dict)
 
@@ -121,6 +122,8 @@ class TrainerPlants(Hooks):
         return rewards * [reason != self.unrewarded for reason in finish]
 
     def inside(self, role: str, rank: int) -> Injection | None:
+        if role == "actor" and self.old_logprobs:
+            return Injection(f"{RANKS}:present_as_old")
         if role == "actor" and self.cut_prompts:
             return Injection(f"{RANKS}:cut_prompts", {"kept": self.cut_prompts})
         if rank == self.rank and role == "actor" and self.update:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -160,6 +161,44 @@ def test_another_divisor_is_named_and_explains_the_update(mean: Mean, name: str,
     verdict = put(tmp_path, trained("baseline"), trained("candidate", mean, parted=True))
     assert verdict.verdict == "DIVERGENT" and named(verdict) == [(name, "trainer", proven)]
     assert verdict.causes[0].details["side"] == "candidate"
+
+
+def with_ratio(made: Recording, *, divergence: float, shift: float = 0.5, updates: int = 4) -> Recording:
+    """A run of so many updates a step, which moved the log-probabilities by `shift` nats in the mean."""
+    for event in made.events("learner"):
+        event["norms"] = {"actor": [1.0] * updates, "critic": [1.0] * updates}
+    for event in made.events("step"):
+        event["metrics"] |= {"approx_kl": divergence, "update_logprob_shift": shift}
+    return made
+
+
+OLD_LOGPROBS = "TRAINER(old log-probabilities of the loss)"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "names"),
+    [
+        pytest.param({"divergence": 0.0}, [(OLD_LOGPROBS, "trainer", False)], id="the ratio stays one"),
+        pytest.param({"divergence": 1e-5}, [], id="it moves"),
+        pytest.param({"divergence": 0.0, "updates": 1}, [], id="one update a step"),
+        pytest.param({"divergence": 0.0, "shift": 1e-4}, [], id="a shift that rounding hides"),
+    ],
+)
+def test_a_ratio_that_stays_one_while_the_policy_moves_is_named(
+    ratio: dict[str, Any], names: list[tuple[str, str, bool]], tmp_path: Path
+) -> None:
+    verdict = audit(with_ratio(trained("baseline"), **ratio).write(tmp_path / "one"))
+    assert named(verdict) == names
+
+
+@pytest.mark.slow
+def test_a_ratio_that_stays_one_explains_another_learner(tmp_path: Path) -> None:
+    sides = (
+        with_ratio(trained("baseline"), divergence=0.1),
+        with_ratio(trained("candidate", parted=True), divergence=0.0),
+    )
+    verdict = put(tmp_path, *sides)
+    assert verdict.verdict == "DIVERGENT" and named(verdict) == [(OLD_LOGPROBS, "trainer", False)]
 
 
 def test_one_run_by_itself_shows_another_divisor(tmp_path: Path) -> None:

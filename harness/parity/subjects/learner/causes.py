@@ -44,6 +44,7 @@ _LACK = {
     Reading.NO_PENALTY: "lack the KL penalty",
     None: "do not follow from their rewards",
 }
+OLD_LOGPROBS = "old log-probabilities of the loss"
 ANY_RETURNS, ANY_LOSS = "returns", "loss"  # of which no reading tells what is wrong with them
 _WHOLE_BATCH = ("advantage",)  # what it changes in every sample of its batch, where advantages are normalised
 
@@ -179,7 +180,9 @@ def _wrong_returns(e: Evidence, reading: Reading | None, sides: list[Side]) -> E
 
 @of_each_side
 def applied_losses(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
-    """Find losses that a learner's own experience does not give: they are divided by something else."""
+    """Find losses that a learner's own experience does not give: they are divided by something else, or their old
+    log-probabilities are the present ones.
+    """
     nothing = np.empty((0, 2), np.int64)
 
     def before_they_part(items: np.ndarray) -> np.ndarray:
@@ -190,20 +193,24 @@ def applied_losses(e: Evidence, side: Side, so_far: Explained) -> Iterator[Expla
         return
     place, roles = e.first[key].place, " and the ".join(losses.roles)
     text, proofs = f"the {side.name}'s {roles} applies another loss than its experience gives", list[Proof]()
-    if losses.divisor is not None:
+    reading, steps = losses.divisor or ANY_LOSS, losses.steps
+    if losses.fixed_ratio:
+        reading, steps = OLD_LOGPROBS, losses.fixed_ratio
+        text = f"the {side.name}'s loss takes the present log-probabilities for the old ones"
+    elif losses.divisor is not None:
         text = f"the {side.name}'s loss of the {roles} depends on the {losses.divisor.removesuffix(' in the loss')}"
         proofs = [Proof(f"divide again: {losses.divisor}", losses.wrong, 0, "losses")]
-    details = {"side": side.name, "roles": list(losses.roles), "steps": list(losses.steps)}
+    details = {"side": side.name, "roles": list(losses.roles), "steps": list(steps)}
     cause = Cause.of(
-        TRAINER.key(losses.divisor or ANY_LOSS),
+        TRAINER.key(reading),
         "trainer",
-        f"{text} {when(e, losses.steps)}",
+        f"{text} {when(e, steps)}",
         place.context,
         details,
         proofs,
     )
     kinds = (key, Kind.EXPERIENCE.of(), Kind.LEARNER.of())
-    yield Explanation(cause, kinds, from_step(losses.steps[0]), not_explained={Kind.EXPERIENCE.of(): before_they_part})
+    yield Explanation(cause, kinds, from_step(steps[0]), not_explained={Kind.EXPERIENCE.of(): before_they_part})
 
 
 def one_rank(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
@@ -247,6 +254,7 @@ TRAINER = CauseFamily(
         **{reading: f"the returns {lack}" for reading, lack in _LACK.items() if reading is not None},
         ANY_RETURNS: f"the returns {_LACK[None]}",
         ANY_LOSS: "the loss that was applied does not follow from the experience",
+        OLD_LOGPROBS: "the loss takes the present log-probabilities for the old ones: nothing is clipped",
         Divisor.MICRO_BATCHES: "the loss depends on how the batch is cut into micro-batches",
         Divisor.SAMPLES: "each sample counts alike in the loss, whatever its length",
         "packing in the loss": "the loss depends on how samples are packed into rows",

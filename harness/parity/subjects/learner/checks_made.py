@@ -30,12 +30,14 @@ def returns(e: Evidence) -> Outcome:
 
 def _losses_tell(e: Evidence) -> bool:
     """Whether a loss was recorded that another divisor would change: of a small run all divisors may give one loss."""
-    return _applies(e) and any(side.applied_losses.compared for side in e.sides)
+    return _applies(e) and any(side.applied_losses.compared or side.applied_losses.fixed_ratio for side in e.sides)
 
 
 @check(LOSSES, applies=_losses_tell, alone=True)
 def applied_losses(e: Evidence) -> Outcome:
-    """The loss of each step's first update, made again of the learner's own advantages, values and returns."""
+    """The loss of each step's first update, made again of the learner's own advantages, values and returns; in later
+    updates the ratio of probabilities.
+    """
     kinds = e.diverged(Kind.APPLIED_LOSS)
     if kinds:
         return outcome(LOSSES, "confirmed", e.first_place(*kinds).context, kinds=kinds)

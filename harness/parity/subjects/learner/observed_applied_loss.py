@@ -4,6 +4,10 @@ In the first update of a step the policy has not moved yet. The ratio is one, an
 the loss of each token follows from its advantage, or from its value and return (`scenarios.ppo.losses`). The loss is
 their mean over the tokens of the mini-batch. Only runs of the harness's own trainer record that loss.
 
+In later updates of the step the policy has moved, and with it the ratio of its probabilities to the old ones. Where the
+step's mean of that divergence is exactly zero, the loss took the present log-probabilities for the old ones, and
+nothing is ever clipped.
+
 Where a learner and its engine disagree, or have few tokens in common, the log-probabilities that it recorded may not
 be those of its weights. The ratio is then not one, and the actor's loss of that step tells nothing.
 """
@@ -25,6 +29,9 @@ from harness.recordings.tables import Table
 from reports.model import Place, place_of_step
 from reports.text import figure
 
+# Nats by which a step moves the log-probabilities in the mean. The first of ten updates then moves them by a tenth of
+# it, whose divergence (half the square) is a hundred times what rounding in float32 hides.
+MOVED = 0.05
 SUMS = 1e-6  # relative: float32 sums over a mini-batch in another order
 
 
@@ -111,7 +118,40 @@ class LossSums:
             e.note_divergence(Kind.APPLIED_LOSS.of(side.name), [], place)
         fitting = next(iter(self.fitting)) if self.places and len(self.fitting) == 1 else None
         steps = tuple(sorted({place.step for place in self.places}))
-        return AppliedLosses(self.compared, len(self.places), steps, tuple(sorted(self.roles)), fitting)
+        fixed = () if self.places else _with_fixed_ratio(side)
+        for step, shift in fixed:
+            e.note_divergence(Kind.APPLIED_LOSS.of(side.name), [], _place_of_fixed(side, step, shift))
+        return AppliedLosses(
+            self.compared, len(self.places), steps, tuple(sorted(self.roles)), fitting, tuple(step for step, _ in fixed)
+        )
+
+
+def _with_fixed_ratio(side: SideBuilder) -> tuple[tuple[int, float], ...]:
+    """Return (step, nats by which it moved the log-probabilities) where the ratio of probabilities stayed one; () if it
+    did not in any step that tells.
+    """
+    records = side.recording.records
+    if records.manifest.framework:
+        return ()  # others average these figures over other tokens
+    updates = {update.step: len(update.norms.get("actor", ())) for update in records.updates}
+    telling = [
+        (each.step, each.number("update_logprob_shift"), each.number("approx_kl"))
+        for each in records.steps
+        if each.step is not None and updates.get(each.step, 0) > 1 and each.number("update_logprob_shift") >= MOVED
+    ]
+    is_fixed = bool(telling) and all(divergence == 0.0 for _, _, divergence in telling)
+    return tuple((step, shift) for step, shift, _ in telling) if is_fixed else ()
+
+
+def _place_of_fixed(side: SideBuilder, step: int, shift: float) -> Place:
+    return place_of_step(
+        step=step,
+        phase="train",
+        field="ratio of the actor's probabilities",
+        **side.paired(1.0, 1.0),
+        context=f"the {side.name}'s updates of step {step} moved its log-probabilities by {figure(shift)} nats in the "
+        "mean, and the ratio to the old ones was one in each of them",
+    )
 
 
 def _tokens(

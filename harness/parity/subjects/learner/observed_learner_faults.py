@@ -43,6 +43,7 @@ class Divisor(StrEnum):
 class AppliedLosses:
     """`compared`: losses of first updates, of each role, that would show another divisor. `wrong`: those that do not
     follow from the experience, in `steps` and of `roles`. `divisor`: the only one that gives each of them again.
+    `fixed_ratio`: steps in which the ratio of probabilities stayed one, although an update had moved the policy.
     """
 
     compared: int = 0
@@ -50,3 +51,4 @@ class AppliedLosses:
     steps: tuple[int, ...] = ()
     roles: tuple[str, ...] = ()
     divisor: Divisor | None = None
+    fixed_ratio: tuple[int, ...] = ()

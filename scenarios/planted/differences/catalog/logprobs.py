@@ -76,6 +76,13 @@ FAULTS = (
         party="trainer",
     ),
     Fault(
+        "present-logprobs-as-old",
+        "the loss takes the present log-probabilities for the old ones, so that nothing is clipped",
+        trainer={"old_logprobs": "present"},
+        causes=("TRAINER(old log-probabilities of the loss)",),
+        party="trainer",
+    ),
+    Fault(
         "trainer-exchanges-rewards",
         "the trainer joins the reward model's answers with the samples in reverse order",
         trainer={"exchanged": "reward"},
