@@ -28,6 +28,10 @@ _DIFFERENT = {
     "sizes": ("give different sizes", "others"),
     "dtype": ("give different data types", "another one"),
 }
+_COUNT = "count the operations of one step on each rank: batches, microbatches, parameters with a gradient"
+_PRINT = "print the shape and data type of the tensor at that call on each rank: one may have left out a call before it"
+_DETAIL = "TORCH_DISTRIBUTED_DEBUG=DETAIL COMMAND   # compares operations as they are enqueued"
+_COMPARED = "Detected mismatch between collectives"  # what that setting writes
 ARRIVAL_S = 1.0  # a younger operation may just be on its way
 
 
@@ -136,8 +140,8 @@ def _apart(divergence: _Divergence) -> Ruling:
         place=divergence.place,
         evidence=lines if why else (*lines, NO_MAJORITY),
         next=(
-            "count the operations of one step on each rank: batches, microbatches, parameters with a gradient",
-            "TORCH_DISTRIBUTED_DEBUG=DETAIL COMMAND   # compares operations as they are enqueued",
+            _COUNT if divergence.difference.field == "op" else _PRINT,
+            "" if any(_COMPARED in error.text for error in case.evidence.errors) else _DETAIL,
         ),
     )
 
