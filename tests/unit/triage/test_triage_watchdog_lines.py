@@ -211,6 +211,8 @@ def test_the_mismatch_of_the_detailed_debug_level(tmp_path: Path) -> None:
     verdict = judged(tmp_path, text)
     assert (verdict.verdict, culprits(verdict)) == ("HUNG", [])
     assert any("4096000" in line for line in verdict.evidence) and "nobody is named" in " ".join(verdict.evidence)
+    assert verdict.triage is not None and "tensor" in verdict.triage.next[0]
+    assert not any("TORCH_DISTRIBUTED_DEBUG" in advice for advice in verdict.triage.next)  # which wrote this log
 
 
 def wrapped(lines: list[str], columns: int) -> list[str]:
