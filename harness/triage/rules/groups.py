@@ -31,7 +31,6 @@ _DIFFERENT = {
 _COUNT = "count the operations of one step on each rank: batches, microbatches, parameters with a gradient"
 _PRINT = "print the shape and data type of the tensor at that call on each rank: one may have left out a call before it"
 _DETAIL = "TORCH_DISTRIBUTED_DEBUG=DETAIL COMMAND   # compares operations as they are enqueued"
-_COMPARED = "Detected mismatch between collectives"  # what that setting writes
 ARRIVAL_S = 1.0  # a younger operation may just be on its way
 
 
@@ -139,10 +138,7 @@ def _apart(divergence: _Divergence) -> Ruling:
         why,
         place=divergence.place,
         evidence=lines if why else (*lines, NO_MAJORITY),
-        next=(
-            _COUNT if divergence.difference.field == "op" else _PRINT,
-            "" if any(_COMPARED in error.text for error in case.evidence.errors) else _DETAIL,
-        ),
+        next=(_COUNT, _DETAIL) if divergence.difference.field == "op" else (_PRINT,),
     )
 
 
