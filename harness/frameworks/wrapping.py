@@ -157,7 +157,7 @@ def unwrapped(name: str, command: Sequence[str], environ: Mapping[str, str] = os
     except (_NotRead, NotPlain) as error:
         raise BadInput(
             f"command {name} cannot be compared: {error}",
-            fix="give the command that runs within, with its options   # docs/how-to/doctor.md",
+            fix="give the command that runs within, with its options",
         ) from error
     if image := option(wrapped.command, "--container-image"):  # of srun
         return replace(wrapped, places=(f"the image {_scrubbed(image)}", *wrapped.places), moved=True)

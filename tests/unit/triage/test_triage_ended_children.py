@@ -306,7 +306,8 @@ def test_a_connection_whose_other_end_died_is_told_from_one_that_is_read_with_a_
             taken = conduct.collect(Scope((job.pid,), ray_address=""), out=tmp_path / "out", native=False, nodes=False)
         finally:
             job.kill()
-    assert {each.own_pipe for each in taken.processes if each.pid == job.pid} == {read == "recv()"}
+    [its] = [each for each in taken.processes if each.pid == job.pid]
+    assert its.own_pipe and {look.reads_for_ever for look in its.samples} == {read == "recv()"}
     culprits = {taken.processes[-1].key} if read == "recv()" else set()
     assert {*named(triage(taken))} == culprits
 
