@@ -167,7 +167,7 @@ def _ruling(case: Case, verdict: str, requests: list[Request], shortage: str = "
         place=f"Ray's resources: {amounts(lacking)}",
         evidence=(*_facts(case, requests), *(_described(case, holder) for holder in holders[:MOST_NAMED])),
         missing=(unknown,) if unknown else (),
-        next=_steps(case, lacking),
+        next=_steps(case, lacking, requests),
     )
 
 
@@ -257,11 +257,12 @@ def amounts(resources: Mapping[str, float] | Resources) -> str:
                         for name, amount in pairs)  # fmt: skip
 
 
-def _steps(case: Case, lacking: Mapping[str, float]) -> tuple[str, ...]:
+def _steps(case: Case, lacking: Mapping[str, float], requests: list[Request]) -> tuple[str, ...]:
     name, amount = next(iter(lacking.items()), ("CPU", 1.0))
+    wanted = _sum_of([name], (bundle for request in requests for bundle in request.bundles)).get(name, amount)
     total = sum(dict(node.total).get(name, 0.0) for node in _living_nodes(case))
     argument = _ARGUMENT.get(name, "resources")
-    more = f"ray.init({argument}={total + amount:g})" if name in ("CPU", "GPU") else "another node"
+    more = f"ray.init({argument}={total + wanted:g})" if name in ("CPU", "GPU") else "another node"
     return (
         "ray status   # what is asked for, and what is free",
         f"ask for less, such as @ray.remote({argument}=0), or give the cluster more: {more}",

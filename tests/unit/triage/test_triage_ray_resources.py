@@ -119,6 +119,14 @@ def test_what_no_node_has_hangs_once_nodes_had_time_to_join(seen: Evidence, verd
     assert (answer.triage.hang == "K14") is (verdict == "HUNG")  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_advice_gives_the_cluster_what_all_requests_ask_for(count: int) -> None:
+    asked = request(10, name="Engine.__init__", age_s=90.0, resources=(*CPU, *GPU))
+    verdict = judged(gpu_actor(90.0, threshold_s=0.0, ray_tasks=(asked,) * count))
+    assert verdict.triage is not None
+    assert any(f"ray.init(num_gpus={count})" in advice for advice in verdict.triage.next)
+
+
 def test_a_placement_group_is_a_request_and_a_holder() -> None:
     small = RayGroup("g1", "rollout", "CREATED", (CPU, CPU), 40.0)
     large = RayGroup("g2", "", "PENDING", ((("CPU", 2.0),),), 30.0)
