@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from triage_evidence import FILES, evidence, process
+from triage_evidence import evidence, process
 
 from harness.triage import judge
 from harness.triage.evidence import Frame, Process, Thread
@@ -64,7 +64,6 @@ def test_crossed_locks_are_in_the_headline(tmp_path: Path, first: int, second: i
 
 
 LOCKS = "a, b = threading.Lock(), threading.Lock()"
-FILES["thread.join"] = FILES["lock.wait"]
 
 
 def deadlocked(

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from triage_evidence import FILES, compared, evidence, frames, group, process, rank
+from triage_evidence import compared, evidence, frames, group, process, rank
 from waiting import until
 
 from harness.triage.collect import Scope, conduct, proc
@@ -16,9 +16,6 @@ from harness.triage.evidence import Beat, Frame, Group, Journal, Process, Thread
 from harness.triage.judge import triage
 from reports.model import Verdict
 
-FILES["_try_wait"] = "/usr/lib/python3.11/subprocess.py"
-FILES["rendezvous"] = "/venv/lib/python3.11/site-packages/torch/distributed/rendezvous.py"
-FILES["Process.run"] = FILES["_bootstrap"] = "/usr/lib/python3.11/multiprocessing/process.py"
 DRIVER, COLLECTS = 90, "main:40 collect _try_wait"
 
 
@@ -242,14 +239,7 @@ def test_a_read_of_a_pipe_whose_writer_ended_is_that_ones_fault(
     assert named(found) == (["node0:200"] if hung else []) and (found.verdict == "HUNG") is hung, found.account
 
 
-FILES |= {
-    f"pool.{name}": "/usr/lib/python3.11/multiprocessing/pool.py"
-    for name in ("get", "wait", "worker", "_handle_tasks", "_handle_results")
-}
-FILES["queues.get"] = "/usr/lib/python3.11/multiprocessing/queues.py"
-FILES["sem.__enter__"] = "/usr/lib/python3.11/multiprocessing/synchronize.py"
 RESULTS = "pool._handle_results pipe._recv"
-FILES["pipe._recv"] = FILES["pipe.recv"]
 
 
 def pool_of(*, tasks: str = "pool._handle_tasks", results: str = RESULTS, timed: bool = False) -> Process:
