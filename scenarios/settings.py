@@ -187,6 +187,11 @@ class PPO:
     checkpoint_every: int = 0  # steps; 0: only the last
 
 
+def later_draw(samples: int, further: int) -> int:
+    """Return the samples of a later draw of a native stage, at most those of the first."""
+    return min(samples, max(further, -(-samples // MOST_PARTS)))
+
+
 @dataclass(frozen=True)
 class Native:
     """The short native stage after a coupled run: each engine's own sampler with the baseline's recorded weights."""
@@ -200,8 +205,7 @@ class Native:
     @property
     def sizes(self) -> tuple[int, ...]:
         """The samples per side of each draw, if nothing ends the drawing before."""
-        most = self.samples * self.draws
-        later = min(self.samples, max(self.further, -(-self.samples // MOST_PARTS)))
+        most, later = self.samples * self.draws, later_draw(self.samples, self.further)
         starts = range(self.samples, most, later) if later else ()
         return self.samples, *(min(later, most - start) for start in starts)
 

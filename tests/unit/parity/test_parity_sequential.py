@@ -49,16 +49,17 @@ def test_the_draws_of_a_stage_are_those_of_its_plan(samples: int, further: int, 
     sizes = settings.sizes
     assert sizes[0] == samples and sum(sizes) == samples * draws and all(size <= samples for size in sizes)
     section = dataclasses.asdict(settings)
-    plan = Plan.of(
-        cast(Any, SimpleNamespace(records=SimpleNamespace(settings=SimpleNamespace(native=NativeSettings.of(section)))))
-    )
     if samples:
-        assert abs(most_looks(plan.draws, plan.part) - len(sizes)) <= 1
-    without = NativeSettings.of({name: value for name, value in section.items() if name != "further"})
-    assert (
-        Plan.of(cast(Any, SimpleNamespace(records=SimpleNamespace(settings=SimpleNamespace(native=without))))).part
-        == 1.0
-    )
+        plan = planned(section)
+        assert most_looks(plan.draws, plan.part) == len(sizes)
+    assert planned({name: value for name, value in section.items() if name != "further"}).part == 1.0
+    assert planned(section | {"further": float("inf")}).part == 1.0
+
+
+def planned(section: dict[str, Any]) -> Plan:
+    """The plan of a recording whose scenario has this section."""
+    settings = SimpleNamespace(native=NativeSettings.of(section))
+    return Plan.of(cast(Any, SimpleNamespace(records=SimpleNamespace(settings=settings))))
 
 
 def measured(p: float, apart: float, error: float = 0.044) -> Compared:

@@ -26,7 +26,7 @@ from harness.parity.subjects.native_sampler.observed import (
     most_looks,
 )
 from harness.recordings.store import Recording
-from scenarios.settings import MOST_PARTS
+from scenarios.settings import later_draw
 
 DOUBT = 0.01  # a corrected p up to this may be chance, as in one sound stage of a hundred, or a small difference
 
@@ -75,6 +75,6 @@ class Plan:
 
 def _later_part(samples: float, further: float) -> float:
     """Return the samples of a later draw as a share of the first. A recording without `further` has equal draws."""
-    if math.isnan(samples) or math.isnan(further) or samples <= 0:
+    if not (math.isfinite(samples) and math.isfinite(further)) or samples < 1:
         return 1.0
-    return min(1.0, max(further / samples, 1 / MOST_PARTS))
+    return later_draw(int(samples), int(further)) / int(samples)
