@@ -463,6 +463,7 @@ def waits_for_device(frame: Frame) -> bool:
     return any(map(_of_device, here))
 
 
+@lru_cache(maxsize=4096)
 def lock_of(frame: Frame) -> str:
     """The text of the lock that the line of a frame takes, in a `with` or by `acquire`; empty without one."""
     body = function_of(frame)

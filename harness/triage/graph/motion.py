@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from harness.triage import source, stacks
 from harness.triage.evidence import Frame, Process, Sample, Thread
 from harness.triage.flight.model import Collective
-from harness.triage.places import IDLE, plain, users
+from harness.triage.places import IDLE, inner_frame, plain, users
 
 BUSY_CORES = 0.2  # of a core; a compiler on two cores with four busy jobs had 0.29
 IO_BYTES_PER_S = 5_000  # beyond what the heartbeat writes
@@ -372,7 +372,7 @@ def _spent(process: Process, now: stacks.Doing, what: str) -> float:
     task = stacks.in_ray_task(last.threads) if not now.idle else None
     leading = {process.pid, task.tid if task is not None else 0}
     side_threads = [thread for thread in last.threads if not (thread.main or thread.tid in leading)]
-    keepers = [thread for thread in side_threads if _keeps_awaited(process, thread)]
+    keepers = _keepers_of_awaited(process, side_threads)
     if now.kind in _INSIDE:
         joined = now.op in ("join", "_wait_for_tstate_lock")
         mine = [thread for thread in side_threads if thread in keepers or hands_on(thread, joined=joined)]
@@ -402,14 +402,18 @@ def spent_s(process: Process, thread: Thread) -> float:
     return _of_thread(process, thread, "cpu_s") or 0.0
 
 
-def _keeps_awaited(process: Process, thread: Thread) -> bool:
-    """Whether a thread stands inside a `with` of the lock that the main thread waits for, in a body that has an end."""
-    waiting = next((frame for frame in process.main_frames if users(frame)), None)
-    lock = source.lock_of(waiting) if waiting is not None else ""
-    return waiting is not None and any(
-        frame.file == waiting.file and source.keeps_lock(frame, lock) and not source.endless_loop(frame)
-        for frame in (thread.frames if lock else ())
-    )
+def _keepers_of_awaited(process: Process, threads: Sequence[Thread]) -> list[Thread]:
+    """Those that stand inside a `with` of the lock that the main thread waits for, in a body that has an end."""
+    waiting = inner_frame(process.main_frames)
+    lock = source.lock_of(waiting) if waiting is not None and threads else ""
+    if waiting is None or not lock:
+        return []
+    return [
+        thread
+        for thread in threads
+        for frame in thread.frames
+        if frame.file == waiting.file and source.keeps_lock(frame, lock) and not source.endless_loop(frame)
+    ]
 
 
 def hands_on(thread: Thread, *, joined: bool = False) -> bool:

@@ -12,7 +12,7 @@ from harness.triage import source
 from harness.triage.evidence import Frame, Process
 from harness.triage.graph import Subject
 from harness.triage.graph.polling import from_workers
-from harness.triage.places import FUTURE, users
+from harness.triage.places import FUTURE, inner_frame, users
 from harness.triage.rules.alive import WITHIN, actor, in_condition, waits_for_itself
 from harness.triage.rules.ruling import Case, Live, Ruling
 from harness.triage.rules.threads import keepers, name
@@ -84,7 +84,7 @@ def unreleased(case: Case) -> Ruling | None:
 def _is_forked(subject: Subject) -> bool:
     """Whether it was forked, and what it waits for is older than that wait."""
     process = subject.process
-    waiting = next((frame for frame in process.main_frames if users(frame)), None)
+    waiting = inner_frame(process.main_frames)
     return process.forked and not _notified(process) and not (waiting is not None and source.makes_lock(waiting))
 
 
@@ -199,21 +199,15 @@ def _locked(subject: Subject) -> bool:
 
 
 def _copied(case: Case, subject: Subject) -> bool:
-    """Whether it was forked with the lock: a thread of its parent keeps it. Otherwise it may have taken the lock twice
-    itself, or not given it back."""
+    """Whether it was forked with the lock: a thread of its parent keeps it, and none of its own. Otherwise it may have
+    taken the lock twice itself, or not given it back."""
     process, parent = subject.process, parent_of(case, subject)
-    waiting = next((frame for frame in process.main_frames if users(frame)), None)
+    waiting = inner_frame(process.main_frames)
     lock = source.lock_of(waiting) if waiting is not None else ""
     if waiting is None or not lock or parent is None or not _is_forked(subject):
         return False
-    return not _kept_outside(process, waiting) and bool(keepers(parent.process.threads, waiting, lock))
-
-
-def _kept_outside(process: Process, waiting: Frame) -> str:
-    """The lock of the waiting line, if a frame further out in its file stands inside a `with` of that text; else ""."""
-    lock = source.lock_of(waiting)
-    outer = [frame for frame in process.main_frames if frame.file == waiting.file and frame != waiting]
-    return lock if lock and any(source.keeps_lock(frame, lock) for frame in outer) else ""
+    kept_by_itself, kept_by_parent = (keepers(each.threads, waiting, lock) for each in (process, parent.process))
+    return bool(kept_by_parent) and not kept_by_itself
 
 
 def _has_limit(waiter: Subject) -> bool:
@@ -223,7 +217,7 @@ def _has_limit(waiter: Subject) -> bool:
 def _why(case: Case, subject: Subject) -> str:
     process, parent = subject.process, parent_of(case, subject)
     frames = process.main_frames
-    waiting = next((frame for frame in frames if users(frame)), None)
+    waiting = inner_frame(frames)
     lock = source.lock_of(waiting) if waiting is not None else ""
     what = f"the lock {lock}" if lock else "a lock"
     where = f" at {_place(subject)}"
