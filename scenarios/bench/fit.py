@@ -121,9 +121,9 @@ class Choices:
         if penalties:
             return self._penalised(penalties, draw, edge)
         at = self.at(draw.temperature)
-        narrow = wide = at.tempered.kept(draw, joint=draw.joint, slack=-edge)
+        narrow = wide = at.tempered.kept(draw, rule=draw.top_p_rule, slack=-edge)
         if edge:
-            wide = at.tempered.kept(draw, joint=draw.joint, slack=edge)
+            wide = at.tempered.kept(draw, rule=draw.top_p_rule, slack=edge)
         gap = at.best.gather(-1, narrow[:, None] - 1)[:, 0] - at.chosen
         return torch.where(at.tempered.ordered.place < wide, gap, float("inf"))
 
@@ -284,7 +284,7 @@ def _narrowest(choices: Choices, names: tuple[str, ...], temperature: float) -> 
     tried = []
     # Rounding may have let a chosen token in, so the filters are also tried as if their edges were further out.
     for slack in {0.0, choices.edge, choices.farthest}:
-        widest = tempered.extent(settings.top_k, joint=settings.joint, slack=slack)
+        widest = tempered.extent(settings.top_k, rule=settings.top_p_rule, slack=slack)
         if widest is None:
             return math.inf, {}
         narrow, size = int(widest["top_k"]), choices.logits.shape[-1]
@@ -293,7 +293,7 @@ def _narrowest(choices: Choices, names: tuple[str, ...], temperature: float) -> 
         if "top_k" in names:
             ks = [narrow, *sorted(wider)] if "top_p" in names else [narrow]
         for k in ks:
-            beside = tempered.extent(k, joint=settings.joint, slack=slack)
+            beside = tempered.extent(k, rule=settings.top_p_rule, slack=slack)
             assert beside is not None
             best: Values = {**widest, "temperature": temperature, "top_k": k, "top_p": beside["top_p"]}
             values = {name: best[name] for name in names}

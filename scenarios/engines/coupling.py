@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from scenarios.engines.canonical import COUPLED
-from scenarios.engines.sampling import barred, filtered
+from scenarios.engines.sampling import TopPRule, barred, filtered
 from scenarios.plants import inside
 from scenarios.settings import CoupledSampling, Sampling
 
@@ -42,6 +42,7 @@ class Draw(CoupledSampling):
     min_tokens: int = 0
     end_ids: tuple[int, ...] = ()  # ids that are masked until min_tokens were drawn
     joint: bool = False  # top-p over the unfiltered mass beside top-k, as in SGLang's own sampler
+    exclusive: bool = False  # top-p leaves out the token that reaches its share
 
     @staticmethod
     def of(
@@ -54,6 +55,11 @@ class Draw(CoupledSampling):
         end_ids = tuple(sorted(ends)) if sampling.min_tokens else ()
         draw = Draw(seed, sample, offset, **applied, min_tokens=sampling.min_tokens, end_ids=end_ids, joint=joint)
         return draw if draw.temperature else replace(draw, temperature=1.0)
+
+    @property
+    def top_p_rule(self) -> TopPRule:
+        """Return which tokens top-p keeps."""
+        return TopPRule(self.joint, self.exclusive)
 
     @property
     def reports_adjusted(self) -> bool:
@@ -184,7 +190,7 @@ def choose(logits: torch.Tensor, draws: list[Draw], positions: list[int]) -> tor
     parameters.
     """
     device = logits.device
-    keys = {(d.seed, d.joint, *(getattr(d, name) for name in COUPLED)) for d in draws}
+    keys = {(d.seed, d.top_p_rule, *(getattr(d, name) for name in COUPLED)) for d in draws}
     # One set of parameters for all rows is the common case: all are drawn at once.
     if len(keys) == 1 and all(type(d) is Draw and not d.min_tokens for d in draws):
         first = draws[0]

@@ -1,8 +1,8 @@
 """The only sampler core: what temperature, top-k, top-p and min-p keep of a distribution, and how likely a draw was.
 
 The canonical order: end ids are masked below `min_tokens`, then temperature, top-k, top-p over the renormalised
-top-k, min-p relative to the largest remaining probability. `joint` is the one other order that an engine uses: top-p
-over the unfiltered mass.
+top-k, min-p relative to the largest remaining probability. `TopPRule` has the two other meanings of top-p that engines
+use.
 
 Every rule is implemented once, in two forms. `filtered` and `read` work in the order of the vocabulary and sort only
 for top-p. `Tempered` works on tokens that are sorted once. Their order does not depend on the temperature, and
@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +27,21 @@ if TYPE_CHECKING:
 
 OUTSIDE = 1e-3  # nats; rounding may have let in a token that is closer to the boundary
 OUTSIDE_HALF = 0.05  # the same in half precision: the cap on its rounding (subjects/precision/observed_floor.py)
+
+
+class TopPRule(NamedTuple):
+    """Which tokens top-p keeps.
+
+    `joint`: its share is one of the unfiltered mass beside top-k, as in SGLang's own sampler, and not of the
+    renormalised top-k. `exclusive`: the token that reaches the share is left out (transformers#18976); the likeliest
+    one always stays.
+    """
+
+    joint: bool = False
+    exclusive: bool = False
+
+
+CANONICAL = TopPRule()
 
 
 def ids_of(ends: int | Iterable[int] | None) -> frozenset[int]:
@@ -53,21 +68,21 @@ def filtered(logits: Tensor, draw: Draw, slack: float = 0.0) -> Tensor:
     `slack`: nats of logits/T by which the filters are wider, or narrower below 0: the tokens that two engines may
     both keep whose logits each round by half of it. The best token always stays.
     """
-    return _filtered(logits.to(torch.float64) / draw.temperature, draw, joint=draw.joint, slack=slack)
+    return _filtered(logits.to(torch.float64) / draw.temperature, draw, rule=draw.top_p_rule, slack=slack)
 
 
-def _filtered(scores: Tensor, filters: CoupledSampling, *, joint: bool, slack: float) -> Tensor:
+def _filtered(scores: Tensor, filters: CoupledSampling, *, rule: TopPRule, slack: float) -> Tensor:
     filtered_scores = scores
     if _cuts_top_k(filters.top_k, scores):
         ranked = torch.topk(scores, filters.top_k, dim=-1).values
         least = _least_of_top_k(ranked, filters.top_k, slack)
         filtered_scores = filtered_scores.masked_fill(filtered_scores < least, float("-inf"))
     if filters.top_p < 1.0:
-        ordered, order = torch.sort(scores if joint else filtered_scores, dim=-1, descending=True, stable=True)
+        ordered, order = torch.sort(scores if rule.joint else filtered_scores, dim=-1, descending=True, stable=True)
         first = (filtered_scores > float("-inf")).sum(-1)
         tempered = Tempered(Ordered(ordered, order, torch.zeros_like(first)), 1.0)
         places = torch.arange(scores.shape[-1], device=scores.device)
-        beyond = places >= tempered.nucleus(filters.top_p, first, joint=joint, slack=slack)[:, None]
+        beyond = places >= tempered.nucleus(filters.top_p, first, rule=rule, slack=slack)[:, None]
         is_dropped = torch.zeros_like(beyond).scatter(-1, order, beyond)  # from the sorted order to the tokens' ids
         filtered_scores = filtered_scores.masked_fill(is_dropped, float("-inf"))
     if filters.min_p > 0.0:
@@ -151,11 +166,11 @@ class Reading:
 
 
 def read(
-    logits: Tensor, target: Tensor, temperature: float, filters: CoupledSampling, *, joint: bool = False
+    logits: Tensor, target: Tensor, temperature: float, filters: CoupledSampling, *, rule: TopPRule = CANONICAL
 ) -> Reading:
     """Read the chosen tokens [n] under one sampler. Without top-p nothing is sorted."""
     if filters.top_p < 1.0:
-        return Tempered(Ordered.of(logits, target), temperature).reading(filters, joint=joint)
+        return Tempered(Ordered.of(logits, target), temperature).reading(filters, rule=rule)
     below = logits - logits.amax(-1, keepdim=True)
     if temperature != 1.0:
         below.div_(temperature)
@@ -260,11 +275,15 @@ class Tempered:
             return self.ordered.first(top_k)
         return self._down_to(_least_of_top_k(self.scores, top_k, slack))
 
-    def _share(self, top_p: float, first: Tensor, joint: bool) -> Tensor:
+    def _share(self, top_p: float, first: Tensor, rule: TopPRule) -> Tensor:
         """Return the mass that top-p keeps: a share of what top-k kept, or of everything."""
-        return top_p * (self._up_to[:, -1] if joint else self._mass_of(first))
+        return top_p * (self._up_to[:, -1] if rule.joint else self._mass_of(first))
 
-    def nucleus(self, top_p: float, first: Tensor, *, joint: bool = False, slack: float = 0.0) -> Tensor:
+    def _counted(self, before: Tensor, place: Tensor, rule: TopPRule) -> Tensor:
+        """Return the mass that decides whether top-p keeps the token at this place: all before it, or its own too."""
+        return before + torch.where(place > 0, _at(self._mass, place), 0.0) if rule.exclusive else before
+
+    def nucleus(self, top_p: float, first: Tensor, *, rule: TopPRule = CANONICAL, slack: float = 0.0) -> Tensor:
         """Return how many of the `first` tokens top-p keeps, [n]: those with less than its share of the mass before
         them.
 
@@ -272,37 +291,39 @@ class Tempered:
         are behind by less than it count too. Then the number is found by bisection, because the mass before a token
         grows along the order.
         """
-        share = self._share(top_p * math.exp(slack), first, joint)
+        share = self._share(top_p * math.exp(slack), first, rule)
         if not slack:
-            reached = torch.searchsorted(self._up_to, share[:, None])[:, 0] + 1
-            return torch.minimum(reached.clamp(max=self.scores.shape[-1]), first)
+            reached = torch.searchsorted(self._up_to, share[:, None])[:, 0] + (not rule.exclusive)
+            return torch.minimum(reached.clamp(min=1, max=self.scores.shape[-1]), first)
         low, high = torch.ones_like(first), first.clone()
         for _ in range(self.scores.shape[-1].bit_length()):
             middle = (low + high + 1) // 2
             before = self._mass_of(torch.minimum(self._ahead(middle - 1, slack), first))
+            before = self._counted(before, middle - 1, rule)
             inside = before - (_at(self._mass, middle - 1) if slack < 0 else 0.0) < share
             low, high = torch.where(inside, middle, low), torch.where(inside, high, middle - 1).clamp(min=1)
         return torch.minimum(low, first)
 
-    def kept(self, filters: CoupledSampling, *, joint: bool = False, slack: float = 0.0) -> Tensor:
+    def kept(self, filters: CoupledSampling, *, rule: TopPRule = CANONICAL, slack: float = 0.0) -> Tensor:
         """Return how many tokens the filters keep, [n]: these are the first ones. `slack`: as in `filtered`."""
         kept = self._first(filters.top_k, slack)
         if filters.top_p < 1.0:
-            kept = self.nucleus(filters.top_p, kept, joint=joint, slack=slack)
+            kept = self.nucleus(filters.top_p, kept, rule=rule, slack=slack)
         if filters.min_p > 0.0:
             least = _least_of_min_p(torch.zeros_like(self._chosen_scores), filters.min_p, slack)
             kept = torch.minimum(kept, self._down_to(least[:, None]))
         return kept
 
-    def _outside(self, filters: CoupledSampling, joint: bool) -> Tensor:
+    def _outside(self, filters: CoupledSampling, rule: TopPRule) -> Tensor:
         """Return `Reading.outside`: the largest of the distances to the boundaries of all filters."""
         chosen, place, first = self._chosen_scores, self.ordered.place, self.ordered.first(filters.top_k)
         outside = _impossible(chosen)
         if _cuts_top_k(filters.top_k, self.scores):
             outside = torch.maximum(outside, _half(_least_of_top_k(self.scores, filters.top_k)[:, 0] - chosen))
         if filters.top_p < 1.0:
-            inside = self.nucleus(filters.top_p, first, joint=joint)
-            past = torch.minimum(self._before, self._mass_of(first)) / self._share(filters.top_p, first, joint)
+            inside = self.nucleus(filters.top_p, first, rule=rule)
+            before = self._counted(self._before, place, rule)
+            past = torch.minimum(before, self._mass_of(first)) / self._share(filters.top_p, first, rule)
             over = torch.minimum(_at(self.scores, inside - 1) - chosen, past.clamp(min=1e-300).log())
             cut = (place >= inside) & (place < first)
             outside = torch.maximum(outside, torch.where(cut, _half(over), 0.0))
@@ -310,24 +331,26 @@ class Tempered:
             outside = torch.maximum(outside, _half(_least_of_min_p(torch.zeros_like(chosen), filters.min_p) - chosen))
         return outside
 
-    def read(self, filters: CoupledSampling, *, joint: bool = False, slack: float = OUTSIDE) -> tuple[Tensor, Tensor]:
+    def read(
+        self, filters: CoupledSampling, *, rule: TopPRule = CANONICAL, slack: float = OUTSIDE
+    ) -> tuple[Tensor, Tensor]:
         """Return log-probabilities of the chosen tokens, and which of them are outside of what is kept, both [n].
 
         The log-probability of a token outside counts as if nothing were cut off; within `slack` nats, rounding may
         have let it in, and it is not reported as outside.
         """
-        kept = self.kept(filters, joint=joint)
+        kept = self.kept(filters, rule=rule)
         total = torch.where(self.ordered.place < kept, self._mass_of(kept), self._up_to[:, -1])
-        return self._chosen_scores - total.log(), self._outside(filters, joint) > slack
+        return self._chosen_scores - total.log(), self._outside(filters, rule) > slack
 
-    def reading(self, filters: CoupledSampling, *, joint: bool = False) -> Reading:
+    def reading(self, filters: CoupledSampling, *, rule: TopPRule = CANONICAL) -> Reading:
         """Return everything that is known about the chosen tokens."""
         places = torch.arange(self.scores.shape[-1], device=self.scores.device)
-        kept = places < self.kept(filters, joint=joint)[:, None]
-        chosen = Chosen(self._chosen_scores, self.ordered.place, self._before, self._outside(filters, joint))
+        kept = places < self.kept(filters, rule=rule)[:, None]
+        chosen = Chosen(self._chosen_scores, self.ordered.place, self._before, self._outside(filters, rule))
         return Reading.of(self.scores, self._mass, kept, chosen)
 
-    def extent(self, top_k: int, *, joint: bool = False, slack: float = 0.0) -> dict[str, float] | None:
+    def extent(self, top_k: int, *, rule: TopPRule = CANONICAL, slack: float = 0.0) -> dict[str, float] | None:
         """Return each truncation, just wide enough for every chosen token, with its edge `slack` nats further down.
 
         top-p is computed beside this top-k. None where no token could have been chosen.
@@ -336,9 +359,9 @@ class Tempered:
         if not bool(possible.any()):
             return None
         ahead, first = self._ahead(self.ordered.place, slack), self._first(top_k, slack)
-        among = possible & (joint | (ahead < first))
+        among = possible & (rule.joint | (ahead < first))
         before = self._mass_of(torch.minimum(ahead, first)) * math.exp(-slack) if slack else self._before
-        share = (before / self._share(1.0, first, joint))[among]
+        share = (self._counted(before, self.ordered.place, rule) / self._share(1.0, first, rule))[among]
         return {
             "top_k": float(ahead[possible].max()) + 1,
             "top_p": min(1.0, float(share.max()) * (1 + 1e-9)) if len(share) else 1.0,

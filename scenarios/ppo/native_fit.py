@@ -1,9 +1,9 @@
 """Finds what a sampler did instead of what was requested: the fewest changes under which its samples are likely.
 
 Samples that do not fit the request are read again with one parameter changed to its likeliest value (temperature, a
-truncation, a penalty), or with another meaning of it (top-p beside top-k over the unfiltered mass; a penalty that
-ignores the prompt). The change that gains most likelihood is kept, and the search continues while something is left
-to explain.
+truncation, a penalty), or with another meaning of it (top-p beside top-k over the unfiltered mass, or without the
+token that reaches its share; a penalty that ignores the prompt). The change that gains most likelihood is kept, and
+the search continues while something is left to explain.
 
 Without common noise there are likelihoods but no constraints. `scenarios.bench.fit` has constraints, one per choice,
 and no likelihood. The two share the parameters' axes (`canonical.AXES`) and the sampler's arithmetic.
@@ -54,11 +54,11 @@ Order = tuple[float, float, float, bool, int]
 class Fit:
     """One change to what was requested that explains the samples better.
 
-    `change`: a field of `Sampling`, or `joint`, `blind`, `presence_penalty`, `frequency_penalty`, `passed` (the share
-    of tokens at which the second best is taken). `value`: its value. `gain`: nats of log-likelihood over the
-    hypothesis before it; inf where that did not allow the samples at all. `before`, `after`: standard errors by which
-    the surprisal is off. `outside_before`, `outside_after`: tokens outside of the support. `over`: nats by which it
-    is likelier than the best change that does not touch this parameter.
+    `change`: a field of `Sampling`, or `joint`, `exclusive`, `blind`, `presence_penalty`, `frequency_penalty`,
+    `passed` (the share of tokens at which the second best is taken). `value`: its value. `gain`: nats of log-likelihood
+    over the hypothesis before it; inf where that did not allow the samples at all. `before`, `after`: standard errors
+    by which the surprisal is off. `outside_before`, `outside_after`: tokens outside of the support. `over`: nats by
+    which it is likelier than the best change that does not touch this parameter.
     """
 
     change: str
@@ -206,6 +206,8 @@ class Fitter:
         s = now.sampling
         if s.top_k > 0 and s.top_p < 1.0 and not now.joint:
             yield {"joint": 1.0}, dataclasses.replace(now, joint=True)
+        if s.top_p < 1.0 and not now.exclusive:
+            yield {"exclusive": 1.0}, dataclasses.replace(now, exclusive=True)
         if s.repetition_penalty != 1.0 and not now.blind:
             yield {"blind": 1.0}, dataclasses.replace(now, blind=True)
         if self._earliest_end is not None and self._earliest_end < s.min_tokens:
@@ -261,11 +263,11 @@ class Fitter:
         if not canonical.filters(s) and _order(hypothesis) != self._order:
             scores = ((punished(part, hypothesis, self._ends), part.target) for part in self._parts())
             return (untruncated(*pair, s.temperature) for pair in scores)
-        return (part.read(s, joint=hypothesis.joint, slack=self._slack) for part in self._tempered(hypothesis))
+        return (part.read(s, rule=hypothesis.top_p_rule, slack=self._slack) for part in self._tempered(hypothesis))
 
     def _extent(self, now: Hypothesis) -> dict[str, float]:
         """Return each truncation at its likeliest value: just wide enough for every token that was drawn."""
-        parts = [part.extent(now.sampling.top_k, joint=now.joint) for part in self._tempered(now)]
+        parts = [part.extent(now.sampling.top_k, rule=now.top_p_rule) for part in self._tempered(now)]
         each = [extent for extent in parts if extent is not None] or [
             {parameter.name: parameter.off for parameter in canonical.FILTERS}
         ]

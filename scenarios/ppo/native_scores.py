@@ -24,7 +24,7 @@ from torch import Tensor
 
 from scenarios.engines import sampling
 from scenarios.engines.penalties import PENALTIES, Occurred, penalised
-from scenarios.engines.sampling import Ordered, Reading, Tempered
+from scenarios.engines.sampling import Ordered, Reading, Tempered, TopPRule
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.margins import CHUNK
 from scenarios.settings import Sampling
@@ -42,6 +42,7 @@ class Hypothesis:
     `sampling`: its parameters. `joint`: top-p over the unfiltered mass beside top-k, as in SGLang. `blind`: the
     repetition penalty covers the output only, as in SGLang. `presence`, `frequency`: penalties that no scenario
     requests, but that a default may contain. `passed`: the share of tokens at which the second best one is taken.
+    `exclusive`: top-p leaves out the token that reaches its share.
     """
 
     sampling: Sampling
@@ -50,6 +51,12 @@ class Hypothesis:
     presence: float = 0.0
     frequency: float = 0.0
     passed: float = 0.0
+    exclusive: bool = False
+
+    @property
+    def top_p_rule(self) -> TopPRule:
+        """Which tokens top-p keeps."""
+        return TopPRule(self.joint, self.exclusive)
 
 
 def mixture_likelihood(reading: Reading, passed: float) -> Tensor:
@@ -114,7 +121,7 @@ def punished(drawn: Drawn, hypothesis: Hypothesis, ends: tuple[int, ...]) -> Ten
 def read(drawn: Drawn, hypothesis: Hypothesis, ends: tuple[int, ...]) -> Reading:
     """Read every drawn token under one hypothesis. `ends`: ids that are masked until `min_tokens` were drawn."""
     s = hypothesis.sampling
-    return sampling.read(punished(drawn, hypothesis, ends), drawn.target, s.temperature, s, joint=hypothesis.joint)
+    return sampling.read(punished(drawn, hypothesis, ends), drawn.target, s.temperature, s, rule=hypothesis.top_p_rule)
 
 
 @torch.no_grad()
@@ -131,7 +138,10 @@ def scores(sample: Sample, logits: Tensor, requested: Sampling, ends: tuple[int,
             part = drawn.part(slice(start, start + CHUNK))
             if requested.top_k > 0 and requested.top_p < 1.0:  # sort once for both meanings
                 tempered = Tempered(Ordered.of(punished(part, plain, ends), part.target), requested.temperature)
-                reading, joint_reading = tempered.reading(requested), tempered.reading(requested, joint=True)
+                reading, joint_reading = (
+                    tempered.reading(requested),
+                    tempered.reading(requested, rule=TopPRule(joint=True)),
+                )
                 for name, value in zip(JOINT, (joint_reading.processed, joint_reading.outside), strict=True):
                     parts_by_name.setdefault(name, []).append(value)
             else:

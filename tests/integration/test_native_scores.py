@@ -39,8 +39,11 @@ def support(logits: np.ndarray, how: Hypothesis, seen: list[int]) -> np.ndarray:
     if s.top_k > 0:
         kept[order[s.top_k :]] = False
     within = p if how.joint else np.where(kept, p, 0) / np.where(kept, p, 0).sum()
-    before = np.cumsum(within[order]) - within[order]
-    kept[order[before >= s.top_p]] = False
+    up_to = np.cumsum(within[order])
+    if how.exclusive and s.top_p < 1:
+        kept[order[1:][up_to[1:] > s.top_p]] = False
+    else:
+        kept[order[up_to - within[order] >= s.top_p]] = False
     kept &= p >= s.min_p * p.max()
     return np.where(kept, p, 0) / np.where(kept, p, 0).sum()
 
@@ -191,25 +194,26 @@ def test_two_filters_that_are_both_others(did: Sampling) -> None:
     min_p=st.sampled_from([0.0, 0.02, 0.4]),
     penalty=st.sampled_from([1.0, 0.8, 1.5]),
     joint=st.booleans(),
+    exclusive=st.booleans(),
     blind=st.booleans(),
     min_tokens=st.sampled_from([0, 6]),
     ties=st.booleans(),
 )
 def test_what_is_sorted_once_reads_as_what_is_written_out(
-    temperature: float, top_k: int, top_p: float, min_p: float, penalty: float, joint: bool, blind: bool,
-    min_tokens: int, ties: bool,
+    temperature: float, top_k: int, top_p: float, min_p: float, penalty: float, joint: bool, exclusive: bool,
+    blind: bool, min_tokens: int, ties: bool,
 ) -> None:  # fmt: skip
     sampling = Sampling(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=penalty,
         min_tokens=min_tokens,
     )  # fmt: skip
-    how = Hypothesis(sampling, joint, blind)
+    how = Hypothesis(sampling, joint, blind, exclusive=exclusive)
     held = [(one, logits.round() if ties else logits) for one, logits in drawn(6, Hypothesis(Sampling()))]
     rows = Drawn.of(held, penalty=True)
     wanted = read(rows, how, (END,))
     allowed = torch.where(wanted.processed > float("-inf"), wanted.processed, wanted.tempered)
     scores_ = punished(rows, how, (END,))
-    likelihood, outside = Tempered(Ordered.of(scores_, rows.target), temperature).read(sampling, joint=joint)
+    likelihood, outside = Tempered(Ordered.of(scores_, rows.target), temperature).read(sampling, rule=how.top_p_rule)
     assert torch.allclose(likelihood, allowed, rtol=1e-9, atol=1e-9)
     assert torch.equal(outside, wanted.outside > OUTSIDE)
     free = replace(sampling, top_k=-1, top_p=1.0, min_p=0.0)
@@ -223,6 +227,14 @@ def test_joint_and_sequential_are_told_apart_by_the_support() -> None:
     found = fits(Hypothesis(asked, joint=True), asked)
     assert [one.change for one in found] == ["joint"]
     assert found[0].outside_before > 0 and found[0].outside_after == 0
+
+
+@pytest.mark.parametrize("asked", [Sampling(top_p=0.8), Sampling(top_k=8, top_p=0.9)], ids=["top-p", "beside top-k"])
+def test_a_top_p_without_the_token_that_reaches_its_share_is_told_from_a_narrower_one(asked: Sampling) -> None:
+    """The planted fault after transformers#18976, and its look-alike."""
+    assert [fit.change for fit in fits(Hypothesis(asked, exclusive=True), asked, 80)] == ["exclusive"]
+    narrower = fits(Hypothesis(replace(asked, top_p=asked.top_p - 0.15)), asked, 80)
+    assert [fit.change for fit in narrower] == ["top_p"] and abs(narrower[0].value - asked.top_p + 0.15) < 0.02
 
 
 def test_a_penalty_blind_to_the_prompt_is_told_from_another_penalty() -> None:

@@ -13,9 +13,9 @@ from probes.format import number
 @dataclass(frozen=True)
 class SamplerFit:
     """What the learner says that an engine's own sampler did instead of what it was asked. `change`: a sampling
-    parameter, or `joint`, `blind`, `passed`; `gain`: nats of log-likelihood, and `over`, over the next best change;
-    `before`, `after`: standard errors by which the surprisal is off; `tokens_outside`: that it could not have drawn,
-    before and after."""
+    parameter, or `joint`, `exclusive`, `blind`, `passed`; `gain`: nats of log-likelihood, and `over`, over the next
+    best change; `before`, `after`: standard errors by which the surprisal is off; `tokens_outside`: that it could not
+    have drawn, before and after."""
 
     change: str
     value: float

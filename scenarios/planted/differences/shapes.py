@@ -40,6 +40,7 @@ PLANTS: dict[str, Shape] = {
     "draw": {
         "reported": ("tempered", "tempered:0.8", "filtered", "penalised", "top", "raw"),
         "joint": bool,
+        "exclusive": bool,
         "jitter": NUMBER,
         "second": int,
         "repetition": NUMBER,

@@ -24,6 +24,7 @@ DRAWS = st.builds(
     top_p=st.sampled_from([0.05, 0.5, 0.95, 1.0]),
     min_p=st.sampled_from([0.0, 0.02, 0.4]),
     joint=st.booleans(),
+    exclusive=st.booleans(),
 )
 
 
@@ -38,7 +39,8 @@ def probabilities(row: list[float], draw: Draw) -> list[float]:
         kept = {token for token in order if row[token] >= row[order[draw.top_k - 1]]}
     mass, before = sum(weight[token] for token in (order if draw.joint else kept)), 0.0
     for token in order:
-        if draw.top_p < 1 and before >= draw.top_p * mass:
+        counted = before + weight[token] if draw.exclusive and token != order[0] else before
+        if draw.top_p < 1 and counted >= draw.top_p * mass:
             kept.discard(token)
         before += weight[token]
     kept = {token for token in kept if weight[token] >= draw.min_p * (1 - 1e-12)}
@@ -61,14 +63,15 @@ def test_all_samplers_agree(draw: Draw, seed: int, ties: bool, barred: bool) -> 
     noise = gumbel(draw.seed, torch.full((4,), draw.sample), torch.arange(4), VOCABULARY)
     assert torch.equal(choose(logits, [draw] * 4, [0, 1, 2, 3]), (wanted.log() + noise).argmax(-1))
 
+    rule = draw.top_p_rule
     for token in range(VOCABULARY):
         target = torch.full((4,), token)
         tempered = Tempered(Ordered.of(logits, target), draw.temperature)
-        kept = tempered.kept(draw, joint=draw.joint).minimum(logits.isfinite().sum(-1))  # no filter bars a token
+        kept = tempered.kept(draw, rule=rule).minimum(logits.isfinite().sum(-1))  # no filter bars a token
         assert torch.equal(kept, (wanted > 0).sum(-1))
         for reading in (
-            read(logits, target, draw.temperature, draw, joint=draw.joint),
-            tempered.reading(draw, joint=draw.joint),
+            read(logits, target, draw.temperature, draw, rule=rule),
+            tempered.reading(draw, rule=rule),
         ):
             agrees(reading, wanted, token, ties=ties)
 

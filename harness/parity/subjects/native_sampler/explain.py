@@ -39,16 +39,18 @@ from scenarios.engines.native import apart
 
 STRUCTURE = {
     "joint": JOINT,
+    "exclusive": SAMPLING_PARAM.key("top_p"),
     "blind": SAMPLING_PARAM.key("repetition_penalty"),
     "passed": SPORADIC,
 }
 STRUCTURE_WORDS = {
     "joint": "takes top-p over the unfiltered mass beside top-k, not over the renormalised top-k",
+    "exclusive": "leaves out of top-p the token that reaches its share",
     "blind": "lets the repetition penalty cover the output only, not prompt and output",
 }
 NEVER = {penalty.name: penalty.off for penalty in canonical.PENALTIES if not penalty.requested}
 LIKELIER = math.log(100)  # nats over the next best change: the wrong one would win once in a hundred stages
-FIELD = {"joint": "top_p", "blind": "repetition_penalty"}
+FIELD = {"joint": "top_p", "exclusive": "top_p", "blind": "repetition_penalty"}
 
 
 @of_each_side
@@ -251,6 +253,7 @@ def _observed(side: Side, change: str, over: float) -> list[Seen]:
 def _words(change: str, value: float) -> str:
     descriptions = {
         "joint": "joint top-k and top-p",
+        "exclusive": "top-p without the token that reaches its share",
         "blind": "a penalty blind to the prompt",
         "passed": f"the second best token at {value:.1%} of all",
     }

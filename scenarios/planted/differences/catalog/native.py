@@ -99,6 +99,16 @@ FAULTS = (
         party="mapping",
     ),
     Fault(
+        "native-top-p-edge",
+        "the engine's own sampler leaves out of top-p the token that reaches its share",
+        scenario=("sampling.top_p=0.8",),
+        pair=HF,
+        engine={"native": {"draw": {"exclusive": True}}},
+        stage="native",
+        causes=("SAMPLING_PARAM(top_p)",),
+        party="candidate",
+    ),
+    Fault(
         "native-penalty-blind",
         "the mapping passes a repetition penalty of 1.6 to SGLang, where it does not see the prompt",
         scenario=(FEWER,),  # 1.3 would take 1,024
