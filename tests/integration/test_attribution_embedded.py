@@ -707,6 +707,17 @@ def test_a_live_proof_of_several_parameters_proves_each_and_names_the_one_that_n
     assert [one.name for one in verdict.causes] == ["SAMPLING_PARAM(top_p)", "SAMPLING_PARAM(min_tokens)"]
 
 
+def test_a_count_of_tensors_is_dropped_once_each_of_them_is_named_live() -> None:
+    counted = Cause.of(key("WEIGHTS(4 tensors)"), "candidate", "4 tensors", details={"tensors": [*"abcd"]})
+    proven = [Named(key(f"WEIGHTS({tensor})"), "candidate", "candidate", "", PROOF) for tensor in "abcd"]
+    verdict = merged(judged(counted), Attribution({"candidate": WRONG}, {"candidate": Symptoms()}, proven))
+    assert [cause.name for cause in verdict.causes] == [f"WEIGHTS({tensor})" for tensor in "abcd"]
+    elsewhere = [dataclasses.replace(named, party="baseline", side="baseline") for named in proven]
+    for named_live in (proven[:3], elsewhere):
+        verdict = merged(judged(counted), Attribution({"candidate": WRONG}, {"candidate": Symptoms()}, named_live))
+        assert counted.name in [cause.name for cause in verdict.causes]
+
+
 def test_unexplained_is_replaced_by_what_live_interventions_name() -> None:
     named = Named(key("STALE_DERIVED"), "candidate", "candidate", "kept", PROOF)
     found = Attribution({"candidate": WRONG}, {"candidate": Symptoms()}, [named])

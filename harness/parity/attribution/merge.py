@@ -174,7 +174,18 @@ def _proven(recorded: list[Cause], attribution: Attribution) -> tuple[list[Cause
         if key:
             fresh.append(named)
             causes.append(_of_the_bench(named, key))
-    return causes, fresh
+    return [cause for cause in causes if not _is_named_in_parts(cause, attribution)], fresh
+
+
+def _is_named_in_parts(cause: Cause, attribution: Attribution) -> bool:
+    """Whether the bench named each tensor of a recorded cause that counts them ("4 tensors") and proves nothing."""
+    tensors = set(map(str, cause.details.get("tensors", ())))
+    if not cause.key.many or cause.proofs or not tensors:
+        return False
+    named_live = [
+        named for named in attribution.named if named.cause.family == cause.key.family and _party(cause, named)
+    ]
+    return tensors <= {part for named in named_live for part in named.cause.parts}
 
 
 def _of_the_bench(named: Named, key: CauseKey) -> Cause:
