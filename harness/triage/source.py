@@ -100,6 +100,28 @@ def spins(frame: Frame) -> bool:
     return isinstance(loop, ast.While) and not loop.orelse and all(isinstance(part, idle) for part in loop.body)
 
 
+@lru_cache(maxsize=4096)
+def trains(frame: Frame) -> bool:
+    """Whether each round of the loop around a line goes through a backward pass or a collective of torch.distributed.
+
+    Such a round needs the other ranks, so a sleep in it does not look for anything. A collective under a condition does
+    not count: a loop that polls may have one for its last round.
+    """
+    loop = innermost_loop(frame)
+    return loop is not None and bool(_called_each_time(loop.body) & _OF_TRAINING)
+
+
+def _called_each_time(statements: Iterable[ast.stmt]) -> set[str]:
+    """Return the methods that these statements call whatever the conditions among them say."""
+    names = set[str]()
+    for statement in statements:
+        if isinstance(statement, (ast.With, ast.AsyncWith, ast.Try)):
+            names |= _called_each_time(statement.body)
+        elif isinstance(statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign)):
+            names |= _called(statement)
+    return names
+
+
 def asks_for_children(frame: Frame) -> bool:
     """Whether the function of a frame asks if processes have ended."""
     body = function_of(frame)
@@ -746,6 +768,7 @@ _BEFORE_GROUP = {
     **dict.fromkeys(("reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "gather",
                      "gather_object"), 3),
 }  # fmt: skip
+_OF_TRAINING = frozenset(_BEFORE_GROUP) - {"reduce"} | {"backward"}  # a reduce may be one of functools
 
 
 def in_default_group(frame: Frame, function: str) -> bool:

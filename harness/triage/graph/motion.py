@@ -7,6 +7,7 @@ time of a process whose oldest operation has been pending for long.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -188,22 +189,30 @@ def _launches(process: Process, stall_s: float) -> str:
 def passes(process: Process, now: stacks.Doing, before: stacks.Doing, *, gpu: bool) -> str:
     """Say in words that a process in a collective went through other collectives between the looks.
 
-    Its main thread woke up, and data went through its connections. This is used only where no better evidence exists: a
-    heartbeat or a journal counts collectives, NCCL's waits poll, and Ray's workers talk to Ray. In a gloo collective
-    that does not end, the main thread slept through 1.5 s without a wake-up, and no byte came (measured, torch 2.13).
+    Its main thread woke up, and data went through its connections. It stood in a collective at one look, or its text
+    shows that each round of its loop goes through one: short steps beside a long sleep are seldom met. This is used
+    only where no better evidence exists: a heartbeat or a journal counts collectives, NCCL's waits poll, and Ray's
+    workers talk to Ray. In a gloo collective that does not end, the main thread slept through 1.5 s without a wake-up,
+    and no byte came (measured, torch 2.13).
     """
     if now.kind in BETWEEN_RANKS and before.kind in BETWEEN_RANKS and now.frame != before.frame:
         return "went from one collective to another between the looks"
     if gpu or process.is_recorded or process.title.startswith("ray::"):
         return ""
     first, last = process.first_look, process.last_look
-    if {now.kind, before.kind}.isdisjoint(BETWEEN_RANKS):
+    if {now.kind, before.kind}.isdisjoint(BETWEEN_RANKS) and not _in_training_loop(process):
         return ""
     woken, sent = wake_ups(first, last), last.net_bytes - first.net_bytes
     recent = last.net_quiet_s is not None and last.net_quiet_s < process.between_looks_s
     return f"its main thread woke up {woken} times, and {sent / 1000:.0f} kB came or went" if (
         woken > 1 and sent > 0 and recent
     ) else ""  # fmt: skip
+
+
+def _in_training_loop(process: Process) -> bool:
+    """Whether the innermost loop around the main thread, at the last look, trains in each of its rounds."""
+    loops = (frame for frame in process.main_frames if source.loop_around(frame) is not source.Loop.NONE)
+    return any(source.trains(frame) for frame in itertools.islice(loops, 1))
 
 
 def loop_runs(process: Process, now: stacks.Doing, stall_s: float) -> str:

@@ -61,10 +61,13 @@ def _ends_as(trail: tuple[Frame, ...], loop: tuple[Frame, ...]) -> bool:
 
 
 def _loop(trail: tuple[Frame, ...], *, woken: bool) -> tuple[Frame, ...]:
-    """The frames from the loop outwards in which a thread sleeps and then continues; empty if it is in no such loop."""
+    """The frames from the loop outwards in which a thread sleeps and then continues; empty if it is in no such loop, or
+    in one whose rounds train."""
     for at, frame in enumerate(trail):
         if _STANDARD.search(frame.file):
             continue  # the loop inside a queue or a selector ends with its time limit
+        if source.trains(frame):
+            return ()
         loop = source.loop_around(frame)
         if loop in (Loop.UNTIL, Loop.ROUNDS) or (loop is Loop.UNKNOWN and woken):
             return trail[at:]

@@ -6,11 +6,14 @@ The figures are of gloo jobs of two ranks that were looked at ten times each (to
 from __future__ import annotations
 
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
-from triage_evidence import evidence, process, rank
+from triage_evidence import evidence, frames, process, rank
 
-from harness.triage.evidence import Evidence, Gpu, Process
+from harness.triage.evidence import Evidence, Frame, Gpu, Process
+from harness.triage.graph import build
 from harness.triage.judge import triage
 from reports.model import Verdict
 
@@ -112,3 +115,72 @@ def test_a_thread_that_works_beside_an_accept_loop_is_not_placed_in_the_loop(wch
     server = bare(1, COMPUTES, cpu_s=0.5, wchan=wchan)
     verdict = triage(evidence(rank(0, INSIDE, world=2), server, stall_s=12.0))
     assert verdict.verdict == "SLOW" and bool(verdict.triage.place) is first
+
+
+PROGRAM = """
+def trains(batches):
+    for step, batch in enumerate(batches):
+        with profiled():
+            model(batch).sum().backward()
+        time.sleep(0.5)
+        if step == 90:
+            break
+
+def flagged():
+    while True:
+        dist.broadcast(flag, 0)
+        if flag.item():
+            return
+        time.sleep(0.5)
+
+def last(path):
+    while not path.exists():
+        if path.name == "final":
+            dist.barrier()
+        time.sleep(0.5)
+"""
+TRAINS, FLAGGED, LAST = (PROGRAM[:start].count("\n") + 1 for start in
+                         (found.start() for found in re.finditer(r"time\.sleep", PROGRAM)))  # fmt: skip
+
+
+ROUNDS = {"woken": 18, "kilobytes": 9.0}  # 6 kB a second, as two ranks that sleep for most of each round
+
+
+def asleep_at(number: int, function: str, line: int, file: Path, **moved: float) -> Process:
+    """A rank that is met at a line of the program that sleeps, at both looks."""
+    sleeper = bare(number, SLEEPS, wchan="hrtimer_nanosleep", **moved)
+    stack = (Frame(function, str(file), line), *frames("main:40"))
+    looks = (
+        dataclasses.replace(look, threads=(dataclasses.replace(look.threads[0], frames=stack),), timed=True)
+        for look in sleeper.samples
+    )
+    return dataclasses.replace(sleeper, samples=tuple(looks))
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    file = tmp_path / "train.py"
+    file.write_text(PROGRAM)
+    return file
+
+
+@pytest.mark.parametrize(("function", "line"), [("trains", TRAINS), ("flagged", FLAGGED)])
+def test_ranks_that_sleep_in_a_round_that_trains_are_healthy_while_data_goes_between_them(
+    program: Path, function: str, line: int
+) -> None:
+    verdict = judged(*(asleep_at(number, function, line, program, **ROUNDS) for number in (0, 1)))
+    assert verdict.verdict == "HEALTHY"
+    assert progress(asleep_at(0, function, line, program, **ROUNDS))
+    # The controls: nothing goes between them, their main threads do not wake up, or data came long ago.
+    for moved in ({"woken": 18}, {"kilobytes": 9.0}, {**ROUNDS, "quiet_s": 30.0}):
+        assert not progress(asleep_at(0, function, line, program, **moved))
+
+
+def progress(process: Process) -> str:
+    graph = build(look(process), None)
+    return graph.subjects[process.key].progress
+
+
+def test_a_poll_with_a_collective_for_its_last_round_stays_a_poll(program: Path) -> None:
+    verdict = judged(*(asleep_at(number, "last", LAST, program, **ROUNDS) for number in (0, 1)))
+    assert verdict.verdict == "INSUFFICIENT" and not verdict.triage.culprits
