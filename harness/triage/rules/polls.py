@@ -25,8 +25,8 @@ MOST_LOCKS = MOST_READERS = 8  # that a verdict names
 
 def reads(subject: Subject) -> bool:
     """Whether it reads throughout from a queue, pipe or socket that another process writes: it waits for that
-    process."""
-    return subject.process.fed
+    process. One that waits at torch's store reads from the store's connection, and waits for whoever sets the key."""
+    return subject.process.fed and not subject.doing.within("store")
 
 
 def takes_orders(case: Case, subject: Subject) -> bool:
@@ -57,10 +57,10 @@ def undecided(case: Case) -> Ruling | None:
 def _without_input(case: Case, reading: list[Subject]) -> Ruling:
     """Return the INSUFFICIENT ruling for processes that read what another one writes."""
     writers = [(reader, _writer(case, reader)) for reader in reading[:MOST_READERS]]
+    names, read = case.names(reader.key for reader in reading), agreeing(len(reading), "reads", "read")
     return Ruling(
         "INSUFFICIENT",
-        f"{case.names(reader.key for reader in reading)} reads what another process writes, and nothing came between "
-        "the looks",
+        f"{names} {read} what another process writes, and nothing came between the looks",
         evidence=tuple(
             f"of all that is seen, {writer.label} alone can write what {reader.label} reads; "
             f"it {'stands at ' + writer.frame if writer.frame else 'shows no place of its program'}"

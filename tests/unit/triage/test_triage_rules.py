@@ -185,7 +185,9 @@ def test_one_pid_of_many_says_nothing_of_the_others():
     assert whole.triage.hang == "K5"
 
 
-def test_members_that_meet_at_different_addresses():
+@pytest.mark.parametrize("fed", [False, True])
+def test_members_that_meet_at_different_addresses(fed):
+    """Also where each reads throughout from the connection to its store: what it waits for is the store's."""
     span = (OpenSpan("init_process_group", 30.0, {"world_size": 3}),)
     ranks = [
         rank(
@@ -193,6 +195,7 @@ def test_members_that_meet_at_different_addresses():
             "main init_process_group",
             world=3,
             spans=span,
+            fed=fed,
             environ={"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1" if n == 2 else "2"},
         )
         for n in range(3)
