@@ -183,40 +183,12 @@ def _ask(case: Case) -> Ruling:
 
 def _nothing_known(case: Case) -> Ruling:
     """INSUFFICIENT: nothing says what the processes do. Explain why, if a note of theirs tells it."""
-    watched = Watching("for the next run: harness watch -- COMMAND, whose heartbeats need no stacks from outside")
-    processes = [subject.process for subject in case.live()]
-    notes = [note for process in processes for note in process.notes]
-    if any(note.endswith(OTHER_USER) for note in notes):
-        return Ruling(
-            "INSUFFICIENT",
-            "these processes belong to another user: only that user and root may see their stacks",
-            next=(f"sudo {case.again()}   # or as their user: sudo -u USER {case.again()}", watched),
-        )
-    if refusal := next((note for note in notes if note.startswith(NOT_PERMITTED)), ""):
-        container = "docker run --cap-add SYS_PTRACE IMAGE"
-        lowered = ("sudo sysctl kernel.yama.ptrace_scope=0",) if "ptrace_scope" in refusal else ()
-        return Ruling(
-            "INSUFFICIENT",
-            f"{NOT_PERMITTED}, so no stack says what these processes do; a container needs --cap-add SYS_PTRACE",
-            next=(*lowered, f"{container}   # a new container; outside one: sudo {case.again()}", watched),
-        )
-    if processes and all(any(note.startswith(NOT_PYTHON) for note in process.notes) for process in processes):
-        several = len(processes) > 1
-        return Ruling(
-            "INSUFFICIENT",
-            f"{case.names(subject.key for subject in case.live())} {'are' if several else 'is'} "
-            f"{'no Python processes' if several else NOT_PYTHON}, and nothing else says what "
-            f"{'they do' if several else 'it does'}",
-            next=("pgrep -af python   # the job's Python processes, for harness triage PID",),
-        )
-    if any(NO_PY_SPY in note for note in notes):
-        return Ruling(
-            "INSUFFICIENT",
-            "py-spy is missing, so no stack says what these processes do",
-            next=(extras.repair_command("py-spy"), f"{case.again()}   # again, when it is there", watched),
-        )
+    notes = [note for subject in case.live() for note in subject.process.notes]
+    for explain in (_of_another_user, _not_permitted, _not_python, _without_py_spy):
+        if (ruling := explain(case, notes)) is not None:
+            return ruling
     if moving := [each for each in case.graph.subjects.values() if each.progress and not each.ended]:
-        return _at_work(case, moving, watched)
+        return _at_work(case, moving, _BEATS)
     busy = any(note.endswith(TOO_BUSY) or NO_ANSWER in note for note in notes)
     return Ruling(
         "INSUFFICIENT",
@@ -226,8 +198,58 @@ def _nothing_known(case: Case) -> Ruling:
         next=(
             Live(f"{case.again()}   # again, when the host is less busy"),
             Live("py-spy dump --pid PID   # whether stacks can be had; in a container it takes --cap-add SYS_PTRACE"),
-            watched,
+            _BEATS,
         ),
+    )
+
+
+_BEATS = Watching("for the next run: harness watch -- COMMAND, whose heartbeats need no stacks from outside")
+
+
+def _of_another_user(case: Case, notes: list[str]) -> Ruling | None:
+    if not any(note.endswith(OTHER_USER) for note in notes):
+        return None
+    return Ruling(
+        "INSUFFICIENT",
+        "these processes belong to another user: only that user and root may see their stacks",
+        next=(f"sudo {case.again()}   # or as their user: sudo -u USER {case.again()}", _BEATS),
+    )
+
+
+def _not_permitted(case: Case, notes: list[str]) -> Ruling | None:
+    refusal = next((note for note in notes if note.startswith(NOT_PERMITTED)), "")
+    if not refusal:
+        return None
+    container = "docker run --cap-add SYS_PTRACE IMAGE"
+    lowered = ("sudo sysctl kernel.yama.ptrace_scope=0",) if "ptrace_scope" in refusal else ()
+    return Ruling(
+        "INSUFFICIENT",
+        f"{NOT_PERMITTED}, so no stack says what these processes do; a container needs --cap-add SYS_PTRACE",
+        next=(*lowered, f"{container}   # a new container; outside one: sudo {case.again()}", _BEATS),
+    )
+
+
+def _not_python(case: Case, notes: list[str]) -> Ruling | None:
+    live = case.live()
+    if not live or not all(any(note.startswith(NOT_PYTHON) for note in each.process.notes) for each in live):
+        return None
+    several = len(live) > 1
+    return Ruling(
+        "INSUFFICIENT",
+        f"{case.names(subject.key for subject in live)} {'are' if several else 'is'} "
+        f"{'no Python processes' if several else NOT_PYTHON}, and nothing else says what "
+        f"{'they do' if several else 'it does'}",
+        next=("pgrep -af python   # the job's Python processes, for harness triage PID",),
+    )
+
+
+def _without_py_spy(case: Case, notes: list[str]) -> Ruling | None:
+    if not any(NO_PY_SPY in note for note in notes):
+        return None
+    return Ruling(
+        "INSUFFICIENT",
+        "py-spy is missing, so no stack says what these processes do",
+        next=(extras.repair_command("py-spy"), f"{case.again()}   # again, when it is there", _BEATS),
     )
 
 

@@ -83,9 +83,7 @@ def triage(
     given_paths = any(not word.isdigit() and os.path.exists(word) for word in what)
     if made is not None and longer_s and not given_paths and _may_decide_later(verdict, evidence):
         tell(f"two looks do not decide; looking for {longer_s:.0f} s more")
-        options = CollectOptions(gap_s=longer_s, deadline_s=CollectOptions.deadline_s + longer_s)
-        scope = _scope_again(what, evidence)
-        evidence = collect(scope, options, out=made, after=(evidence, time.monotonic() - began))
+        evidence = _looked_longer(what, evidence, made, longer_s, seen_s=time.monotonic() - began)
         verdict = judge.triage(evidence)
     if made is None:
         verdict = _with_last_words(verdict, evidence)
@@ -96,20 +94,30 @@ def triage(
     again = what if made is None else evidence.directories or [evidence.path]
     verdict = dataclasses.replace(verdict, reproduce=_command(again))
     folder = Path(out) if out else made
-    if folder is None:
-        return verdict
+    return verdict if folder is None else _written(verdict, folder, evidence, what, is_made=made is not None)
+
+
+def _looked_longer(what: list[str], evidence: Evidence, made: Path, longer_s: float, *, seen_s: float) -> Evidence:
+    """Look at the same processes again, for `longer_s`. `seen_s`: how long ago the first look began."""
+    options = CollectOptions(gap_s=longer_s, deadline_s=CollectOptions.deadline_s + longer_s)
+    return collect(_scope_again(what, evidence), options, out=made, after=(evidence, seen_s))
+
+
+def _written(verdict: Verdict, folder: Path, evidence: Evidence, what: list[str], *, is_made: bool) -> Verdict:
+    """Write the verdict, and evidence of plain files beside it, and return it with its path; a full disk does not cost
+    the answer. `is_made`: the evidence was collected now, into this folder."""
     path = folder / VERDICT
     written = dataclasses.replace(verdict, paths={**verdict.paths, "verdict": str(path)})
     try:
         with folder_or_nothing(folder, whole=True):
-            if made is None and _of_plain_files(evidence):
+            if not is_made and _of_plain_files(evidence):
                 directory.keep(evidence, folder)
             write_whole(path, written.to_json().encode())
-    except OSError as error:  # a full disk must not cost the answer
+    except OSError as error:
         remove_empty(folder)
         note = f"the verdict could not be written to {path}: {error.strerror or error}"
         verdict = dataclasses.replace(verdict, evidence=[note, *verdict.evidence], missing=[*verdict.missing, note])
-        is_kept = made is None or directory.is_evidence(made)
+        is_kept = not is_made or directory.is_evidence(folder)
         return verdict if is_kept else dataclasses.replace(verdict, paths={}, reproduce=_command(what))
     return written
 

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -410,63 +411,97 @@ def _ras(host: str, drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -
     return {host: answer} if answer else {}
 
 
+@dataclass
+class _Access:
+    """Which ways to the stacks of a process have failed. `denied`: py-spy may not read its memory. `silent`: it has
+    ended, or has no Python."""
+
+    denied: bool = False
+    silent: bool = False
+
+
 def _look(draft: Draft, terms: _Terms) -> None:
     """Collect everything about one process from outside, most valuable first. The draft is written to disk after
     each look."""
     draft.doing = "its /proc files"
     draft.learn(proc.facts(draft.pid))
     draft.connections = terms.sockets.of(draft.pid)
-    denied = silent = False
     port = draft.facts.environ.get("MASTER_PORT", "")
-    store = (int(port),) if port.isdigit() else ()
+    store, access = (int(port),) if port.isdigit() else (), _Access()
     for number in range(terms.samples):
         wait = terms.began + number * terms.gap_s - terms.clock()
         if wait > 0:
             time.sleep(min(wait, max(0.0, terms.remaining_s())))
-        blind = not any(look.threads for look in draft.samples)
-        late = number > 0 and terms.remaining_s() <= 0
-        if late and not blind:
+        is_late = number > 0 and terms.remaining_s() <= 0
+        if not _look_once(draft, terms, number, store, access, is_late=is_late):
             return
-        draft.doing = "its /proc files"
-        at, look = terms.clock() - terms.began, _looked(draft, store)
-        draft.doing = "its Python stacks"
-        if blind:  # Keep what /proc says, in case py-spy is late. Beside a look with stacks it would hide those.
-            draft.samples.append(_sample(draft, at, look, ()))
-        if late:
-            return
-        python_stacks = stacks.Stacks()
-        if look.state in ENDED:
-            silent = True
-        elif not denied and not silent:
-            python_stacks = _spied(draft, terms)
-            silent = not python_stacks.threads and "not a Python" in python_stacks.note
-        if python_stacks.denied:
-            denied = True
-        draft.notes.append(python_stacks.note)
-        if denied and not silent:
-            python_stacks = _inside(draft, terms)
-            draft.notes.append(python_stacks.note)
-            silent = not python_stacks.threads
-        draft.samples[number:] = [_sample(draft, at, look, _own_frames(draft, python_stacks.threads))]
-        with contextlib.suppress(OSError):  # a full disk is reported at the end, and collecting goes on
-            directory.write_process(draft.freeze(), terms.out)
-    if (state := _looked(draft, store).state) in ENDED:  # it ended while its stacks were taken
+    _after_looks(draft, terms, store)
+    if terms.native and not access.denied and stacks.unexplained(draft.samples[-1].threads):
+        _take_native_stack(draft, terms)
+    draft.doing = ""
+
+
+def _look_once(
+    draft: Draft, terms: _Terms, number: int, store: tuple[int, ...], access: _Access, *, is_late: bool
+) -> bool:
+    """Take one look at a process. Returns whether there is time for more: a late look is one of /proc alone, and only
+    of a process without any stack."""
+    blind = not any(look.threads for look in draft.samples)
+    if is_late and not blind:
+        return False
+    draft.doing = "its /proc files"
+    at, look = terms.clock() - terms.began, _looked(draft, store)
+    draft.doing = "its Python stacks"
+    if blind:  # Keep what /proc says, in case py-spy is late. Beside a look with stacks it would hide those.
+        draft.samples.append(_sample(draft, at, look, ()))
+    if is_late:
+        return False
+    threads = _python_threads(draft, terms, access, has_ended=look.state in ENDED)
+    draft.samples[number:] = [_sample(draft, at, look, _own_frames(draft, threads))]
+    with contextlib.suppress(OSError):  # a full disk is reported at the end, and collecting goes on
+        directory.write_process(draft.freeze(), terms.out)
+    return True
+
+
+def _python_threads(draft: Draft, terms: _Terms, access: _Access, *, has_ended: bool) -> tuple[Thread, ...]:
+    """The Python stacks of a process: by py-spy, or, where the kernel denies that, as the process writes them."""
+    access.silent = access.silent or has_ended
+    answer = stacks.Stacks()
+    if not access.denied and not access.silent:
+        answer = _spied(draft, terms)
+        access.silent = not answer.threads and "not a Python" in answer.note
+        access.denied = answer.denied
+    draft.notes.append(answer.note)
+    if access.denied and not access.silent:
+        answer = _inside(draft, terms)
+        draft.notes.append(answer.note)
+        access.silent = not answer.threads
+    return answer.threads
+
+
+def _after_looks(draft: Draft, terms: _Terms, store: tuple[int, ...]) -> None:
+    """Read again what may have changed while its stacks were taken, and ask its event loops for their tasks."""
+    if (state := _looked(draft, store).state) in ENDED:
         draft.samples[-1] = dataclasses.replace(draft.samples[-1], state=state)
+    if not draft.pulse:
+        return
     # A span that was open at the first look may be over at the last. An old beat beside a new stack would be
     # misleading.
-    if draft.pulse:
-        draft.pulse = beats.again(draft.pulse, time.monotonic_ns())
-    if draft.pulse and draft.pulse.loops and terms.directory and terms.asked and draft.samples[-1].state not in ENDED:
+    draft.pulse = beats.again(draft.pulse, time.monotonic_ns())
+    if draft.pulse.loops and terms.directory and terms.asked and draft.samples[-1].state not in ENDED:
         draft.doing = "what its tasks await"
         draft.loops = event_loops.answer(terms.directory, draft.pid, terms.asked, terms.remaining_s)
+
+
+def _take_native_stack(draft: Draft, terms: _Terms) -> None:
+    """Take the stack of a process with its compiled frames, if there is time."""
     draft.doing = "its native stack"
-    last = draft.samples[-1]
-    if terms.native and not denied and stacks.unexplained(last.threads) and terms.remaining_s() > NATIVE_AT_LEAST_S:
-        with terms.spies:
-            deep = stacks.dump_native(draft.pid, timeout_s=max(0.1, terms.remaining_s() - 0.3))
-        draft.native = deep.threads
-        draft.notes.append(deep.note)
-    draft.doing = ""
+    if terms.remaining_s() <= NATIVE_AT_LEAST_S:
+        return
+    with terms.spies:
+        deep = stacks.dump_native(draft.pid, timeout_s=max(0.1, terms.remaining_s() - 0.3))
+    draft.native = deep.threads
+    draft.notes.append(deep.note)
 
 
 def _own_frames(draft: Draft, threads: tuple[Thread, ...]) -> tuple[Thread, ...]:

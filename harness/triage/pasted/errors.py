@@ -7,7 +7,7 @@ their documentation prints them; of NCCL as in its source and in reports; of HCC
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -389,22 +389,26 @@ class Errors:
             if "missing" not in sign.pattern.groupindex:
                 return
             may_raise = traced
+        self._take_line(number, writer, line, may_raise=may_raise, traced=traced)
+
+    def _take_line(self, number: int, writer: Name, line: str, *, may_raise: bool, traced: bool) -> None:
+        """Take a line as one of a traceback, as the exception below it, or as work after an error."""
         words = LOGGED.sub("", line, count=1)
-        below_frames = self._in_frames.get(writer, False)
-        self._in_frames[writer] = words[:1].isspace()
+        indented, below_frames = words[:1].isspace(), self._in_frames.get(writer, False)
+        self._in_frames[writer] = indented
         if TRACEBACK in words:
             self._tracebacks[writer], self._frames[writer] = writer, []
         elif traced and (frame := FRAME.match(words)):
             self._frames.setdefault(writer, []).append(Place(frame["function"], frame["file"]))
         elif traced and (task := _RAY_TASK.search(words)):
             self._tracebacks[writer] = Name(None, task["host"], int(task["pid"]), task["role"])
-        elif may_raise and words and not words[0].isspace() and (raised := _exception(words.strip(), below_frames)):
+        elif may_raise and words and not indented and (raised := _exception(words.strip(), below_frames)):
             kind = Kind.ECHO if is_echo(words) or _BARE_END.fullmatch(words.strip()) else Kind.OWN
-            self._add(
-                number, writer, words, Sign("", f"ended with {raised['type'].rsplit('.', 1)[-1]}", kind=kind), raised
-            )
-        elif not traced and words.strip() and not words[0].isspace() and not _NO_WORK.match(words):
-            self._goes_on(scheduler(line, writer) if scheduler(line, writer) in self._later else writer, line)
+            sign = Sign("", f"ended with {raised['type'].rpartition('.')[2]}", kind=kind)
+            self._add(number, writer, words, sign, raised)
+        elif not traced and words.strip() and not indented and not _NO_WORK.match(words):
+            by = scheduler(line, writer)
+            self._goes_on(by if by in self._later else writer, line)
 
     def _take_names(self, writer: Name, line: str) -> None:
         """Take where the next error of a writer is raised, and what the prefix of its lines calls its pid."""
@@ -431,20 +435,10 @@ class Errors:
 
     def _add(self, number: int, writer: Name, line: str, sign: Sign, match: re.Match[str]) -> None:
         fields = match.groupdict()
-        missing = fields.get("missing")
-        name = Name(limits.rank(missing)) if missing else self._tracebacks.pop(writer, writer)
-        # The traceback is of whoever called it; what Slurm says stands under the label of a task that is not meant.
-        name = NOBODY if sign.words == _KILLED_BY_RAY or line.startswith(OF_SLURM) else name
-        name = self._of_file if name is NOBODY else name
-        name = scheduler(line, name) if fields.get("stall") else name
+        name = self._whose(writer, line, sign, fields)
         self._later[name if fields.get("stall") else writer] = 0
         self._await_work(writer, sign, line)
-        place = self._places.pop(writer, "")
-        detail = (fields.get("detail") or fields.get("text") or "").strip()
-        frames = self._frames.pop(writer, [])
-        phase = phase_of(frames) if sign.of_memory else ""
-        detail = (holders(line, self._names) if sign.of_memory else "") or detail
-        what = " ".join(filter(None, (sign.what, place, phase))) + (f": {detail}" if detail else "")
+        what = self._what(writer, line, sign, fields)
         echo = sign.echo or (sign.kind is Kind.MIXED and is_echo(what)) or (sign.kind is Kind.REPORT and self._echoed)
         self._echoed |= echo and not sign.while_waiting
         rank = name.rank if fields.get("rank") is None else limits.rank(fields["rank"])
@@ -464,6 +458,27 @@ class Errors:
                 stalled_s=float(fields.get("stall") or 0),
             )
         )
+
+    def _whose(self, writer: Name, line: str, sign: Sign, fields: Mapping[str, str | None]) -> Name:
+        """Whose error a line tells: whoever it names, else whoever called the traceback, else whoever wrote it."""
+        if missing := fields.get("missing"):
+            name = Name(limits.rank(missing))
+        else:
+            name = self._tracebacks.pop(writer, writer)
+        # What Slurm says stands under the label of a task that is not meant.
+        if sign.words == _KILLED_BY_RAY or line.startswith(OF_SLURM):
+            name = NOBODY
+        name = self._of_file if name is NOBODY else name
+        return scheduler(line, name) if fields.get("stall") else name
+
+    def _what(self, writer: Name, line: str, sign: Sign, fields: Mapping[str, str | None]) -> str:
+        """Say in words what the error is, and where and in which phase it came, as far as earlier lines showed that."""
+        place, frames = self._places.pop(writer, ""), self._frames.pop(writer, [])
+        detail = (fields.get("detail") or fields.get("text") or "").strip()
+        phase = ""
+        if sign.of_memory:
+            phase, detail = phase_of(frames), holders(line, self._names) or detail
+        return " ".join(filter(None, (sign.what, place, phase))) + (f": {detail}" if detail else "")
 
     def _await_work(self, writer: Name, sign: Sign, line: str) -> None:
         """Begin to look for work of a writer after the error that is about to be added."""
