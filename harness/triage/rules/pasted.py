@@ -51,7 +51,10 @@ def one_look(case: Case) -> Ruling | None:
             places, twice, case.evidence.directories, all_read=not any(UNREAD in note for note in case.evidence.notes)
         ),
         evidence=(
-            *(standing.line(case, place, most) for place in places[: standing.MAX_LINES]),
+            *(
+                f"{standing.line(case, place, most)}{standing.gates_text(place)}"
+                for place in places[: standing.MAX_LINES]
+            ),
             *(f"{place.who} alone waits in no communication: the others may wait for it" for place in free),
             *_beside(looked),
             *_failures(case),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import PurePath
 
+from harness.triage import source
 from harness.triage.evidence import Frame, Thread
 from harness.triage.graph import Subject
 from harness.triage.places import match, plain, runs_users, users
@@ -162,6 +163,19 @@ def line(case: Case, place: Place, most: Place | None) -> str:
     verb = agreeing(len(place.subjects), "stands", "stand")
     elsewhere = f"{verb} elsewhere: " if most is not None and place is not most else ""
     return f"{who} {elsewhere or 'at '}{place.words}" + (", which waits for others" if place.waits else "")
+
+
+def users_frames(place: Place) -> tuple[Frame, ...]:
+    """The user's frames of the first process at a place, innermost first."""
+    return tuple(frame for frame in place.subjects[0].process.main_frames if users(frame))
+
+
+def gates_text(place: Place, verb: str = "") -> str:
+    """What decides whether the innermost line of a place is reached, in words, with its line."""
+    frames = users_frames(place)
+    gates = source.gates(frames[0]) if frames else None
+    words = [f"{gate.words} (line {gate.line})" for gate in sorted(gates or (), key=lambda gate: gate.line)]
+    return f"; {verb}reached {' and '.join(words)}" if words and verb else f", {' and '.join(words)}" if words else ""
 
 
 def ranks_text(numbers: Sequence[int]) -> str:
