@@ -7,11 +7,11 @@ in one group if both groups are the same name of the same function, and nothing 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.triage.evidence import Frame
-from harness.triage.source import BEFORE_GROUP, function_of, holds
+from harness.triage.source import BEFORE_GROUP, function_of, holds, names_in
 
 _OF_DEFAULT = frozenset({"None", "dist.group.WORLD", "torch.distributed.group.WORLD", "group.WORLD"})
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -32,34 +32,53 @@ def group_argument(frames: Sequence[Frame], function: str) -> GroupArgument | No
 
     `frames` are innermost first, all of the user's code.
     """
-    before_group = BEFORE_GROUP.get(function)
-    call = _only_call(frames[0], function)
-    if before_group is None or call is None or _is_asynchronous(call):
+    texts = list(_followed(frames, function))
+    if not texts:
         return None
+    frame, argument = texts[-1]
+    if argument is None or ast.unparse(argument) in _OF_DEFAULT:
+        return GroupArgument()
+    body, text = function_of(frame), ast.unparse(argument)
+    if body is None or not isinstance(argument, (ast.Name, ast.Attribute)):
+        return None
+    is_own = _position(body, text) is None and _bound_once(body, text)
+    return GroupArgument(text, frame.file, frame.function) if is_own else None
+
+
+def looped_group(frames: Sequence[Frame], function: str) -> str:
+    """The text of the group in which the innermost of these frames waits, if a loop of the program or of a caller goes
+    through several groups with it; else empty."""
+    for frame, argument in _followed(frames, function):
+        body = function_of(frame)
+        loops = (node for node in (ast.walk(body) if body is not None else ()) if isinstance(node, ast.For))
+        names = names_in(argument) if argument is not None else set()
+        if any(names & names_in(loop.target) and any(holds(part, frame.line) for part in loop.body) for loop in loops):
+            return ast.unparse(argument) if argument is not None else ""
+    return ""
+
+
+def _followed(frames: Sequence[Frame], function: str) -> Iterator[tuple[Frame, ast.expr | None]]:
+    """Yield the group of a collective as the innermost frame names it, then as each caller gives it whose value is
+    passed on, with the frame. None is a group that is not given."""
+    before_group, call = BEFORE_GROUP.get(function), _only_call(frames[0], function)
+    if before_group is None or call is None or _is_asynchronous(call):
+        return
     argument = _argument(call, "group", before_group)
     for at, frame in enumerate(frames):
-        if argument is None:
-            return GroupArgument()
-        text = ast.unparse(argument)
+        yield frame, argument
         body = function_of(frame)
-        if text in _OF_DEFAULT:
-            return GroupArgument()
-        if body is None or not isinstance(argument, (ast.Name, ast.Attribute)):
-            return None
-        position = _position(body, text)
-        if position is None:
-            return GroupArgument(text, frame.file, frame.function) if _bound_once(body, text) else None
-        # It is a parameter: what does the caller give?
-        if at + 1 == len(frames) or _stores(body, text) or not isinstance(body, _Function):
-            return None
+        text = ast.unparse(argument) if isinstance(argument, ast.Name) else ""
+        position = _position(body, text) if body is not None else None
+        if position is None or at + 1 == len(frames) or _stores(body, text) or not isinstance(body, _Function):
+            return
         call = _only_call(frames[at + 1], body.name)
         if call is None:
-            return None
+            return
         is_method = bool(body.args.args) and body.args.args[0].arg in ("self", "cls")
-        argument = _argument(call, text, position - is_method) or _default(body, text)
+        passed = _argument(call, text, position - is_method)
+        argument = passed if passed is not None else _default(body, text)
         if argument is None:
-            return None
-    return None
+            return
 
 
 def _only_call(frame: Frame, function: str) -> ast.Call | None:

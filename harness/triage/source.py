@@ -788,13 +788,6 @@ def group_of(frame: Frame, function: str) -> str:
     return groups[0] if len(groups) == 1 else ""
 
 
-def runs_through_groups(frame: Frame, group: str) -> bool:
-    """Whether a loop around the line of a frame binds the text of a group anew in each round."""
-    body = function_of(frame)
-    loops = (node for node in (ast.walk(body) if body is not None else ()) if isinstance(node, ast.For))
-    return any(group in names_in(loop.target) and _any_holds(loop.body, frame.line) for loop in loops)
-
-
 def groups_behind(frame: Frame) -> set[str]:
     """The texts of the groups of collectives that the function of a frame calls behind its line, in its own branch of
     each `if` around it."""

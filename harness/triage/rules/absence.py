@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from harness.triage import source, wchan
 from harness.triage.evidence import PASTED, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names
 from harness.triage.graph.motion import BETWEEN_RANKS, handlers
-from harness.triage.places import inner_frame
 from harness.triage.rules import standing, threads
 from harness.triage.rules.alive import actor, failed, user_frames
 from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_client
@@ -286,20 +285,26 @@ def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
     siblings = _siblings_elsewhere(case, waiters)
     children = [] if siblings else _joined(case, waiters)
     awaiting = children or waiters
-    reason = _waiting(case, waiters, siblings, children)
+    places = standing.places_of(awaiting)
+    looped = [] if siblings else standing.looped_groups(places)
+    in_groups = any(len(place.subjects) > 1 and place.subjects[0].doing.kind in BETWEEN_RANKS for place in places)
+    reason = _in_a_loop(*looped[0]) if looped else _waiting(case, waiters, siblings, children)
     return Ruling(
         "INSUFFICIENT",
         reason,
         evidence=tuple(
             f"{subject.label}: {subject.state()}" for subject in (*siblings, *children, *waiters)[:MAX_DESCRIBED]
         ),
-        missing=tuple(f"for whom {waiter.label} waits" for waiter in awaiting[:MAX_DESCRIBED]),
+        missing=(
+            *([standing.GROUPS_WANTED] if in_groups else ()),
+            *(f"for whom {waiter.label} waits" for waiter in awaiting[:MAX_DESCRIBED]),
+        ),
         place=(siblings or awaiting)[0].state(),
         about=tuple(subject.key for subject in siblings or awaiting),
         next=(
             Live("py-spy dump --pid PID   # why it is not where the others wait" if siblings else ""),
             Live("py-spy dump --pid PID   # for whom this child waits" if children else ""),
-            *_group_of_each(awaiting),
+            *(_in_one_order(place, text) for place, text in looped),
             case.attach(),
             NAME_WHO_IS_ASKED
             if case.evidence.is_watched
@@ -309,14 +314,13 @@ def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
     )
 
 
-def _group_of_each(waiters: Sequence[Subject]) -> Iterator[str]:
-    """Advice where all wait in one line of a loop over groups: each may be in another one."""
-    for place in standing.places_of(waiters):
-        frame = inner_frame(place.subjects[0].process.main_frames)
-        group = source.group_of(frame, place.words.rpartition(" ")[2]) if frame is not None else ""
-        if len(place.subjects) > 1 and frame is not None and group and source.runs_through_groups(frame, group):
-            at = place.words.partition(" ")[0]
-            yield f"compare `{group}` at {at} on each rank: go through the groups in one order on all of them"
+def _in_a_loop(place: standing.Place, text: str) -> str:
+    return f"{place.who} wait at {place.words} in a loop over groups; no stack says in which `{text}`"
+
+
+def _in_one_order(place: standing.Place, text: str) -> str:
+    at = place.words.partition(" ")[0]
+    return f"compare `{text}` at {at} on each rank: go through the groups in one order on all of them"
 
 
 def _waiting(case: Case, waiters: list[Subject], siblings: list[Subject], children: list[Subject]) -> str:

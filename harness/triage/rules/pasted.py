@@ -15,6 +15,7 @@ from harness.triage import wchan
 from harness.triage.evidence import PASTED, UNREAD, DumpSignal, LogError, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import title
+from harness.triage.graph.motion import BETWEEN_RANKS
 from harness.triage.pasted.errors import DEFUNCT, may_be_of_another_job
 from harness.triage.pasted.watchdog import SEVERAL
 from harness.triage.rules import standing
@@ -59,7 +60,7 @@ def one_look(case: Case) -> Ruling | None:
             *_beside(looked),
             *_failures(case),
         ),
-        missing=tuple(_missing(case)),
+        missing=(*_missing(case), *_groups_wanted(places)),
         place="".join(place.words for place in named_places or (places if len(places) == 1 else ())),
         next=(
             *(
@@ -72,6 +73,12 @@ def one_look(case: Case) -> Ruling | None:
             "for the next run: harness watch -- COMMAND, which takes the evidence when the job stops",
         ),
     )
+
+
+def _groups_wanted(places: Sequence[standing.Place]) -> list[str]:
+    """What only recorders say of ranks that all wait at one place."""
+    is_shared = len(places) == 1 and len(places[0].subjects) > 1
+    return [standing.GROUPS_WANTED] if is_shared and places[0].subjects[0].doing.kind in BETWEEN_RANKS else []
 
 
 def _awaits_children(subject: Subject) -> bool:

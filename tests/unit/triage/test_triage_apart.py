@@ -13,7 +13,7 @@ from harness.triage import source
 from harness.triage.evidence import Frame, Gpu, Process, Sample, Thread
 from harness.triage.group_argument import GroupArgument, group_argument
 from harness.triage.judge import triage
-from harness.triage.rules.standing import MAX_PLACES
+from harness.triage.rules.standing import GROUPS_WANTED, MAX_PLACES
 from reports.model import Verdict
 
 PROGRAM = """
@@ -377,3 +377,47 @@ def test_a_group_that_a_wrapper_passes_on_is_followed(tmp_path: Path, main: str,
     many = branch(path, ("reduce", "dist.all_reduce"), ("wrapped", "reduce("), outer)
     single = branch(path, ("wrapped", "dist.barrier"), outer)
     assert culprits(in_branches(tmp_path, many, many, single)) == named
+
+
+THROUGH_GROUPS = """
+def loop(groups):
+    for group in groups:
+        dist.all_reduce(x, group=group)
+
+def by_number(order):
+    for number in order:
+        reduce(x, groups[number])
+
+def reduce(x, group):
+    dist.all_reduce(x, group=group)
+
+def in_steps(group):
+    for step in steps:
+        dist.all_reduce(x, group=group)
+"""
+
+
+@pytest.mark.parametrize(
+    ("calls", "text"),
+    [
+        ([("loop", 4)], "group"),
+        ([("reduce", 11), ("by_number", 8)], "groups[number]"),
+        ([("in_steps", 15)], ""),  # the same group in each round
+        ([("reduce", 11)], ""),
+    ],
+)
+def test_a_loop_over_groups_is_told_with_what_would_decide(
+    tmp_path: Path, calls: list[tuple[str, int]], text: str
+) -> None:
+    path = tmp_path / "groups.py"
+    path.write_text(THROUGH_GROUPS)
+    frames = (Frame("all_reduce", TORCH, 100), *(Frame(function, str(path), line) for function, line in calls))
+    ranks = job(str(path), {0: GRADIENT, 1: GRADIENT})
+    for at, each in enumerate(ranks):
+        threads = (Thread("MainThread", 100 + at, frames, main=True),)
+        looks = tuple(dataclasses.replace(look, threads=threads) for look in each.samples)
+        ranks[at] = dataclasses.replace(each, samples=looks)
+    verdict = judged(*ranks)
+    assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict) and verdict.triage is not None
+    assert (f"`{text}`" in verdict.reason) is bool(text)
+    assert GROUPS_WANTED in verdict.missing
