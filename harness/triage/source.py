@@ -26,14 +26,11 @@ MAX_BASE, MAX_EXPONENT = 1000.0, 20.0  # of a power that is computed; a larger o
 _RANK_WORDS = ("rank", "is_main", "is_master", "is_leader", "main_process", "is_first")
 
 
-def in_handler(frame: Frame) -> bool:
-    """Whether a frame stands in an `except` block: its exception has been swallowed."""
+def handler_line(frame: Frame) -> int:
+    """The line of the innermost `except` in which a frame stands: its exception has been swallowed. 0 without one."""
     body = function_of(frame)
-    if body is None:
-        return False
-    return any(
-        holds(part, frame.line) for node in ast.walk(body) if isinstance(node, ast.ExceptHandler) for part in node.body
-    )
+    handlers = (node for node in (ast.walk(body) if body is not None else ()) if isinstance(node, ast.ExceptHandler))
+    return max((node.lineno for node in handlers if _any_holds(node.body, frame.line)), default=0)
 
 
 def rank_condition(frame: Frame) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from harness.triage import source, wchan
 from harness.triage.evidence import PASTED, Thread
@@ -22,11 +23,6 @@ from reports.text import agreeing
 MAX_DESCRIBED = 8  # processes whose state a verdict gives
 MAX_BELOW = 2  # places of children in a headline that names their parent too
 _STAND = Live("py-spy dump --pid PID   # where it stands")
-_AFTER_AN_ERROR = (
-    "read the end of its log for an error that was caught",
-    _STAND,
-    "let a failed rank end: torchrun and Ray then end the others",
-)
 _COUNTS = (
     "count the batches and microbatches of one epoch on each rank",
     "join the ranks' loops: torch.distributed.algorithms.join.Join, or drop_last",
@@ -127,8 +123,24 @@ def outside(case: Case) -> Ruling | None:
         why,
         place=where,
         frames={end.key: user_frame(handler.frames) for end in ends if (handler := _handler(end)) is not None},
-        next=_AFTER_AN_ERROR if erred else _WITHOUT_AN_ERROR,
+        next=_after_an_error(ends) if erred else _WITHOUT_AN_ERROR,
     )
+
+
+def _after_an_error(ends: Sequence[Subject]) -> tuple[str, ...]:
+    place = next(filter(None, map(_handler_place, ends)), "")
+    by = f" by the `except` at {place}" if place else ""
+    return (
+        f"read the end of its log for an error that was caught{by}",
+        _STAND,
+        "let a failed rank end: torchrun and Ray then end the others",
+    )
+
+
+def _handler_place(subject: Subject) -> str:
+    """The innermost `except` in which a process stands, as "train.py:8"; empty without one."""
+    lines = ((frame, source.handler_line(frame)) for frame in user_frames(subject.process))
+    return next((f"{PurePath(frame.file).name}:{line}" for frame, line in lines if line), "")
 
 
 def _handler(subject: Subject) -> Thread | None:
@@ -472,7 +484,7 @@ def _exited_loop(subject: Subject, waiters: list[Subject]) -> int:
     """The line of a loop that `subject` has left for good and that a waiter is still in, by the source text; 0 if there
     is none. A loop of epochs around it brings `subject` back once it is through with what it does between them."""
     mine = user_frames(subject.process)
-    if any(source.in_handler(frame) for frame in mine):
+    if any(source.handler_line(frame) for frame in mine):
         return 0
     for waiter_frame in dict.fromkeys(frame for waiter in waiters for frame in user_frames(waiter.process)):
         for at, frame in enumerate(mine):
@@ -531,8 +543,8 @@ def _state(subject: Subject) -> str:
 def _of_itself(case: Case, subject: Subject) -> str:
     if error := local_error(subject.process):
         return f"failed and stayed: {error}"
-    if any(source.in_handler(frame) for frame in user_frames(subject.process)):
-        return f"has swallowed an error, and is outside any collective: {_state(subject)}"
+    if handler := _handler_place(subject):
+        return f"has swallowed an error by the `except` at {handler}, and is outside any collective: {_state(subject)}"
     if not _peers_wait_for(case, subject):
         handler = _handler(subject)
         if handler is not None:

@@ -421,3 +421,33 @@ def test_a_loop_over_groups_is_told_with_what_would_decide(
     assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict) and verdict.triage is not None
     assert (f"`{text}`" in verdict.reason) is bool(text)
     assert GROUPS_WANTED in verdict.missing
+
+
+SWALLOWED = """
+def step():
+    try:
+        dist.all_reduce(x)
+    except (RuntimeError,
+            ValueError):
+        keep_going()
+    wait_for_somebody()
+"""
+
+
+@pytest.mark.parametrize(("function", "line", "place"), [("step", 7, "caught.py:5"), ("step", 8, "")])
+def test_a_swallowed_error_is_told_with_the_line_of_its_except(
+    tmp_path: Path, function: str, line: int, place: str
+) -> None:
+    """The control: behind the `try` nobody is known to have caught an error."""
+    path = tmp_path / "caught.py"
+    path.write_text(SWALLOWED)
+    ranks = job(str(path), {0: GRADIENT, 1: GRADIENT})
+    stacks = (Frame("all_reduce", TORCH, 100), Frame(function, str(path), 4)), (Frame(function, str(path), line),)
+    for at, frames in enumerate(stacks):
+        threads = (Thread("MainThread", 100 + at, frames, main=True),)
+        looks = tuple(dataclasses.replace(look, threads=threads) for look in ranks[at].samples)
+        ranks[at] = dataclasses.replace(ranks[at], samples=looks)
+    verdict = judged(*ranks)
+    assert verdict.triage is not None and culprits(verdict) == [1], verdict.reason
+    for words in (verdict.triage.culprits[0].why, verdict.triage.next[0]):
+        assert (place in words) if place else ("`except`" not in words)
