@@ -68,8 +68,10 @@ def _followed(frames: Sequence[Frame], function: str) -> Iterator[tuple[Frame, a
         yield frame, argument
         body = function_of(frame)
         text = ast.unparse(argument) if isinstance(argument, ast.Name) else ""
-        position = _position(body, text) if body is not None else None
-        if position is None or at + 1 == len(frames) or _stores(body, text) or not isinstance(body, _Function):
+        if at + 1 == len(frames) or not isinstance(body, _Function) or _stores(body, text):
+            return
+        position = _position(body, text)
+        if position is None:
             return
         call = _only_call(frames[at + 1], body.name)
         if call is None:

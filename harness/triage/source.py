@@ -451,6 +451,21 @@ def _number(node: ast.expr) -> float | None:
     return None
 
 
+_FORKS = frozenset({"os.fork", "fork", "os.forkpty", "forkpty", "pty.fork"})
+
+
+def fork_lines(frame: Frame) -> list[int]:
+    """The lines of a frame's own function, before the frame's line or at it, that fork the process."""
+    pending, lines = [function_of(frame)], []
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in _FORKS and node.lineno <= frame.line:
+            lines.append(node.lineno)
+        inner = ast.iter_child_nodes(node) if node is not None else ()
+        pending += [each for each in inner if not isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))]
+    return lines
+
+
 def waits_for_device(frame: Frame) -> bool:
     """Whether the line of a frame calls something that waits for a device: `.item()`, `.cpu()`, `.tolist()`,
     `synchronize()`, `float(x)`."""

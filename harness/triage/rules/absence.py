@@ -543,8 +543,8 @@ def _state(subject: Subject) -> str:
 def _of_itself(case: Case, subject: Subject) -> str:
     if error := local_error(subject.process):
         return f"failed and stayed: {error}"
-    if handler := _handler_place(subject):
-        return f"has swallowed an error by the `except` at {handler}, and is outside any collective: {_state(subject)}"
+    if place := _handler_place(subject):
+        return f"has swallowed an error by the `except` at {place}, and is outside any collective: {_state(subject)}"
     if not _peers_wait_for(case, subject):
         handler = _handler(subject)
         if handler is not None:

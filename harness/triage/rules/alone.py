@@ -9,6 +9,7 @@ nothing else. Locks of multiprocessing are shared and never show so.
 from __future__ import annotations
 
 from harness.triage import source
+from harness.triage.copied_frames import fork_place
 from harness.triage.evidence import Frame, Process
 from harness.triage.graph import Subject
 from harness.triage.graph.polling import from_workers
@@ -91,7 +92,7 @@ def _is_forked(subject: Subject) -> bool:
 def _without_copy(subject: Subject) -> tuple[str, ...]:
     """How to start a process without a copy of locks."""
     return (
-        f"start it without a copy of the locks: multiprocessing.get_context('spawn'){_at(subject.process.forked_at)}",
+        f"start it without a copy of the locks: multiprocessing.get_context('spawn'){_at(fork_place(subject.process))}",
         "or fork before the first thread that takes the lock is started",
     )
 
@@ -231,7 +232,8 @@ def _why(case: Case, subject: Subject) -> str:
             copies = (
                 f"either it took that lock itself before and did not give it back, or a thread of {by} held it then"
             )
-        facts.append(f"{by} forked it{_at(process.forked_at)}, and {copies}")
+        place = _at(fork_place(process)) or ", at a line that neither its stack nor the program's text shows"
+        facts.append(f"{by} forked it{place}, and {copies}")
     if waiting is not None and lock:
         facts += _keepers(subject, waiting, lock, "its own")
         facts += _keepers(parent, waiting, lock, f"{parent.label}'s") if parent is not None else []
