@@ -211,6 +211,8 @@ _CHECKED_OUT = re.compile(
 )
 # Compiled code: shared objects, the interpreter itself, and source files of compiled code with debug information.
 _COMPILED = re.compile(r"\.so(\.[\w.]+)?$|\.(c|cc|cpp|cxx|cu|cuh|h|hh|hpp|rs|pyx|pxd|S)$|(^|/)python[\d.]*$")
+# The C library and its sources: a wait ends there, and whoever called it says more.
+SYSTEM = re.compile(r"(^|/)(libc|libpthread|ld-linux[\w-]*)[-.\d]*\.so|/(sysdeps|nptl)/|^native$")
 _LIBRARY_SHORT = re.compile(rf"^(torch|ray|{_ENGINES}|transformers|threading|socket|selectors|asyncio)(/|\.py$)")
 
 

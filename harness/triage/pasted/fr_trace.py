@@ -1,4 +1,4 @@
-"""Reads what torch's own analysis of flight recorder dumps prints: `torch.distributed.flight_recorder.fr_trace` of torch
+"""Reads what torch's own analysis of recorder dumps prints: `torch.distributed.flight_recorder.fr_trace` of torch
 2.13, and the page of `torch.distributed.debug`'s server that has its tables.
 
 It compares the dumps of a folder, group by group. Its words say less than the dumps: neither what a missing rank did

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
-from harness.triage import wchan
+from harness.triage import inner_waits, wchan
 from harness.triage.evidence import PASTED, UNREAD, DumpSignal, LogError, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import title
@@ -57,6 +57,7 @@ def one_look(case: Case) -> Ruling | None:
                 for place in places[: standing.MAX_LINES]
             ),
             *(f"{place.who} alone waits in no communication: the others may wait for it" for place in free),
+            *_below(looked),
             *_beside(looked),
             *_failures(case),
         ),
@@ -525,6 +526,13 @@ def _beside(looked: Sequence[Subject]) -> list[str]:
     lines = [f"{subject.label}, {place}" for subject in looked for place in standing.side_threads(subject)]
     more = len(lines) - standing.MAX_LINES
     return [*lines[: standing.MAX_LINES], *([f"{more} more threads"] if more > 0 else [])]
+
+
+def _below(looked: Sequence[Subject]) -> list[str]:
+    """Main threads that wait for a lock of the interpreter or for threads of a native library."""
+    waits = ((subject, inner_waits.of_process(subject.process)) for subject in looked)
+    lines = [f"{subject.label} waits for {inner.words}" for subject, inner in waits if inner is not None]
+    return lines[: standing.MAX_LINES]
 
 
 def _twice(case: Case) -> int | None:

@@ -13,7 +13,7 @@ from harness.triage import source
 from harness.triage.evidence import Frame, Thread
 from harness.triage.graph import Subject
 from harness.triage.group_argument import looped_group
-from harness.triage.places import match, plain, runs_users, users
+from harness.triage.places import SYSTEM, match, plain, runs_users, users
 from harness.triage.rules.ruling import Case
 from harness.triage.stacks import Doing, classify, describe, ours
 from reports.sections.triage import ranks
@@ -25,8 +25,6 @@ GROUPS_WANTED = (
     "with NCCL also TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 at the start, then the folder of the dumps)"
 )
 MAX_PLACES = 3  # in a headline, of at most 20 words
-# The C library and its sources: a wait ends there, and whoever called it says more.
-_SYSTEM = re.compile(r"(^|/)(libc|libpthread|ld-linux[\w-]*)[-.\d]*\.so|/(sysdeps|nptl)/|^native$")
 # What a thread of C waits in, where no library is printed.
 _WAITS = re.compile(
     r"_*(pthread_|futex|sched_yield|clock_nanosleep|nanosleep|usleep|poll|epoll_|select|recv|accept|read)|<"
@@ -105,7 +103,7 @@ def _native_place(frames: Sequence[Frame]) -> str:
     if operation is not None:
         name = operation.function.replace(_ANONYMOUS, "").partition("(")[0]
         return f"{PurePath(operation.file).name} {name}"
-    outside = (frame for frame in frames if not _SYSTEM.search(frame.file))
+    outside = (frame for frame in frames if not SYSTEM.search(frame.file))
     frame = next(outside, None) or next((frame for frame in frames if not _WAITS.match(frame.function)), frames[0])
     return f"{PurePath(frame.file).name} {frame.function}"
 
