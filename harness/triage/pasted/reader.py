@@ -135,9 +135,9 @@ class Reader:
             for finding in findings
             if finding.kind == "table"
         ]
-        own = {(finding.file, finding.line) for finding in findings if finding.kind == "no dump"}
-        if own:
-            self.errors.entries = [error for error in self.errors.entries if (error.file, error.line) not in own]
+        failed_at = {(finding.file, finding.line) for finding in findings if finding.kind == "no dump"}
+        if failed_at:
+            self.errors.entries = [error for error in self.errors.entries if (error.file, error.line) not in failed_at]
 
     def keep_last_incident(self) -> list[LogError]:
         """Leave out what the logs have of earlier incidents than the last one, where times tell them apart. Returns
