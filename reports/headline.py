@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 MOST = 20  # words, the verdict's included: what readers of our first reports asked for
 
 
@@ -16,3 +19,33 @@ def headline(verdict: str, sentence: str, otherwise: str) -> tuple[str, list[str
     A sentence that contains a name, a path or an engine's own words may have any length.
     """
     return (sentence, []) if fits(verdict, sentence) else (otherwise, [sentence])
+
+
+def beginning(parts: Sequence[str], words: int) -> str:
+    """At most the first `words` words of a longer text, ended earlier where a cut would part a figure from its unit, or
+    a word or an option from its name, figure or value.
+
+    A text in which every cut does so is cut where it must be.
+    """
+    ends = range(words, max(words - _MOST_LEFT_OUT, 1) - 1, -1)
+    end = next((end for end in ends if not _parts(["", *parts][end - 1 : end + 2])), words)
+    return " ".join(parts[:end]).rstrip(",;:(")
+
+
+_FIGURE = re.compile(r"[(\[~<>=]*[+-]?\d[\d.,:/x]*")
+_UNIT = re.compile(r"[^\W\d]|%")
+# Words that the next word completes.
+_LINKS = re.compile(r"(?i)of|to|at|in|on|by|for|from|with|than|the|an?|and|or|after|before|is|was")
+_NAMED = re.compile(
+    r"(?i)-{1,2}[a-z][\w-]*|ranks?|pid|process|group|node|line|step|gpu|device|port|code|signal|errno|status|version"
+)
+_MOST_LEFT_OUT = 3  # words by which a cut comes earlier
+
+
+def _parts(around: Sequence[str]) -> bool:
+    """Whether a cut between the last two of three words parts what belongs together."""
+    before, last, following = around
+    if _LINKS.fullmatch(last) or _NAMED.fullmatch(last):
+        return True
+    is_figure = _FIGURE.fullmatch(last) is not None and not _NAMED.fullmatch(before)
+    return is_figure and _UNIT.match(following) is not None and not _LINKS.fullmatch(following)

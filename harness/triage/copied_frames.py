@@ -6,8 +6,10 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from harness.triage import source
 from harness.triage.evidence import Frame, Process, Thread
-from harness.triage.stacks import user_frame
+from harness.triage.places import users
+from harness.triage.stacks import describe, user_frame
 
 
 def since_fork(threads: Iterable[Thread]) -> tuple[Thread, ...]:
@@ -21,6 +23,16 @@ def forked_at(threads: Iterable[Thread]) -> str:
     """The user's line of its parent that started a child; empty where no stack shows it."""
     copied = (thread.frames[at:] for thread in threads if (at := _fork(thread.frames)))
     return next(map(user_frame, copied), "")
+
+
+def fork_place(process: Process) -> str:
+    """The line at which a process was forked: as its stack had it, else the only call of `os.fork()` before its lines,
+    in the functions that it still stands in. Empty where neither shows it."""
+    if process.forked_at or not process.forked:
+        return process.forked_at
+    frames = [frame for frame in process.main_frames if users(frame)]
+    places = [replace(frame, line=line) for frame in frames for line in source.fork_lines(frame)]
+    return describe(places[0]) if len(places) == 1 else ""
 
 
 def own_frames(process: Process) -> Process:

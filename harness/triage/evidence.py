@@ -568,6 +568,28 @@ class DumpSignal:
 
 
 @dataclass(frozen=True)
+class RecorderFinding:
+    """What torch's own analysis of recorders said of an operation, in a text that was pasted.
+
+    kind: "missing" (ranks have not come), "differs" (ranks differ from the first one), "sizes" (the sizes do not fit
+    each other), "no dump" (of these ranks), or "table", of which nothing was read. seq: the operation's number in its
+    group. ranks: those of whom it says so. expected: the members. state: the operation's, of the first rank in it.
+    error: what differs, in its words.
+    """
+
+    file: str
+    line: int
+    kind: str
+    op: str = ""
+    seq: int = -1
+    group: str = ""
+    ranks: tuple[Ranks, ...] = ()
+    expected: tuple[Ranks, ...] = ()
+    state: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True)
 class LogEnd:
     """The last line of processes in a log that was pasted.
 
@@ -685,6 +707,7 @@ class Evidence:
     log_phases: tuple[LogPhase, ...] = ()  # of logs that were pasted, the longest of each first
     timed_out_s: Number = 0.0  # seconds that a collective had run when NCCL's watchdog gave it up, by a pasted log
     dump_signals: tuple[DumpSignal, ...] = ()  # in a pasted log
+    recorder_findings: tuple[RecorderFinding, ...] = ()  # of torch's fr_trace, in texts that were pasted
     watchdog_ended: tuple[Ranks, ...] = ()  # ranks that NCCL's watchdog ended, by a pasted log
     rank_hosts: tuple[tuple[Ranks, str], ...] = ()  # by the prefixes of lines of a pasted log
     pasted_files: tuple[str, ...] = ()  # files and folders that were pasted, as they were named

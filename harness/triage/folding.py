@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.triage.evidence import Evidence, Process, Thread
-from harness.triage.places import users
+from harness.triage.places import printed_file, users
 from harness.triage.stacks import classify
 from reports.text import first_of
 
@@ -93,7 +93,9 @@ def _folded(pairs: Iterable[tuple[Process, Thread]]) -> FoldedStack:
         thread=_name(thread),
         doing="idle" if doing.idle else NATIVE if doing.kind == "user" and not _in_python(thread) else doing.kind,
         op=doing.op,
-        frames=[FoldedFrame(frame.function, frame.file, frame.line, users(frame)) for frame in thread.frames],
+        frames=[
+            FoldedFrame(frame.function, printed_file(frame.file), frame.line, users(frame)) for frame in thread.frames
+        ],
     )
 
 

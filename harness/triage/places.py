@@ -189,6 +189,8 @@ TABLE: tuple[FramePattern, ...] = (
     ),
 )
 
+# Before a short path of a pasted stack, whose folder nobody printed: it is a library's by its name alone.
+OF_STANDARD, OF_INSTALLED = "<stdlib>/", "<site-packages>/"
 FUTURE = re.compile(r"/concurrent/futures/_base\.py$")  # where a thread waits for a result of another one
 _FOREIGN = re.compile(
     r"site-packages/|dist-packages/|/lib/python3[^/]*/|^<|\.so(\.|$)|^lib[^/]*$|/probes/((site|adapters)/)?\w+\.py$"
@@ -209,6 +211,8 @@ _CHECKED_OUT = re.compile(
 )
 # Compiled code: shared objects, the interpreter itself, and source files of compiled code with debug information.
 _COMPILED = re.compile(r"\.so(\.[\w.]+)?$|\.(c|cc|cpp|cxx|cu|cuh|h|hh|hpp|rs|pyx|pxd|S)$|(^|/)python[\d.]*$")
+# The C library and its sources: a wait ends there, and whoever called it says more.
+SYSTEM = re.compile(r"(^|/)(libc|libpthread|ld-linux[\w-]*)[-.\d]*\.so|/(sysdeps|nptl)/|^native$")
 _LIBRARY_SHORT = re.compile(rf"^(torch|ray|{_ENGINES}|transformers|threading|socket|selectors|asyncio)(/|\.py$)")
 
 
@@ -229,6 +233,11 @@ def match(frame: Frame) -> FramePattern | None:
         if _regex(functions).fullmatch(function):
             return entry
     return None
+
+
+def printed_file(file: str) -> str:
+    """The file of a frame as a tool printed it."""
+    return file.removeprefix(OF_STANDARD).removeprefix(OF_INSTALLED)
 
 
 def users(frame: Frame) -> bool:

@@ -26,14 +26,11 @@ MAX_BASE, MAX_EXPONENT = 1000.0, 20.0  # of a power that is computed; a larger o
 _RANK_WORDS = ("rank", "is_main", "is_master", "is_leader", "main_process", "is_first")
 
 
-def in_handler(frame: Frame) -> bool:
-    """Whether a frame stands in an `except` block: its exception has been swallowed."""
+def handler_line(frame: Frame) -> int:
+    """The line of the innermost `except` in which a frame stands: its exception has been swallowed. 0 without one."""
     body = function_of(frame)
-    if body is None:
-        return False
-    return any(
-        holds(part, frame.line) for node in ast.walk(body) if isinstance(node, ast.ExceptHandler) for part in node.body
-    )
+    handlers = (node for node in (ast.walk(body) if body is not None else ()) if isinstance(node, ast.ExceptHandler))
+    return max((node.lineno for node in handlers if _any_holds(node.body, frame.line)), default=0)
 
 
 def rank_condition(frame: Frame) -> str:
@@ -476,6 +473,21 @@ def _number(node: ast.expr) -> float | None:
     return None
 
 
+_FORKS = frozenset({"os.fork", "fork", "os.forkpty", "forkpty", "pty.fork"})
+
+
+def fork_lines(frame: Frame) -> list[int]:
+    """The lines of a frame's own function, before the frame's line or at it, that fork the process."""
+    pending, lines = [function_of(frame)], []
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in _FORKS and node.lineno <= frame.line:
+            lines.append(node.lineno)
+        inner = ast.iter_child_nodes(node) if node is not None else ()
+        pending += [each for each in inner if not isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))]
+    return lines
+
+
 def waits_for_device(frame: Frame) -> bool:
     """Whether the line of a frame calls something that waits for a device: `.item()`, `.cpu()`, `.tolist()`,
     `synchronize()`, `float(x)`."""
@@ -696,10 +708,31 @@ def comes_back(frames: Sequence[Frame], line: int) -> bool:
 
 @dataclass(frozen=True)
 class Gate:
-    """What decides whether a line is reached: a branch, a loop, an error that is caught, or an exit before the line."""
+    """What decides whether a line is reached: a branch, a loop, an error that is caught, or an exit before the line.
+
+    `statement`: the line at which its whole statement begins, which is the `try` of an `except`.
+    """
 
     line: int
     words: str
+    statement: int
+
+    @property
+    def asks_for_rank(self) -> bool:
+        return "`if " in self.words and any(word in self.words.lower() for word in _RANK_WORDS)
+
+    @property
+    def in_handler(self) -> bool:
+        return self.words == _IN_EXCEPT
+
+    def excludes(self, other: Gate) -> bool:
+        """Whether no run of their statement reaches both lines: they are in its two branches, or one of them behind a
+        branch that leaves."""
+        exclusive = self.in_handler or other.in_handler or "`if " in self.words
+        return exclusive and self.statement == other.statement and self != other
+
+
+_IN_EXCEPT = "in an `except`"
 
 
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
@@ -713,17 +746,23 @@ def gates(frame: Frame) -> frozenset[Gate] | None:
     if body is None:
         return None
     return frozenset(
-        Gate(node.lineno, words)
+        Gate(_deciding_line(node, frame.line), words, node.lineno)
         for node in ast.walk(body)
         if isinstance(node, (ast.If, ast.Try, *_LOOPS)) and (words := _gate(node, frame.line))
     )
+
+
+def _deciding_line(node: ast.stmt, line: int) -> int:
+    """The line of the `except` in which a line is; of any other statement its own."""
+    handlers = node.handlers if isinstance(node, ast.Try) else []
+    return next((handler.lineno for handler in handlers if _any_holds(handler.body, line)), node.lineno)
 
 
 def branches(frame: Frame) -> list[Gate]:
     """The gates of a frame's line that are conditions, outermost first."""
     body = function_of(frame)
     conditions = [node for node in ast.walk(body) if isinstance(node, ast.If)] if body is not None else []
-    reached = (Gate(node.lineno, _gate_of_condition(node, frame.line)) for node in conditions)
+    reached = (Gate(node.lineno, _gate_of_condition(node, frame.line), node.lineno) for node in conditions)
     return sorted((gate for gate in reached if gate.words), key=lambda gate: gate.line)
 
 
@@ -752,7 +791,7 @@ def _gate_of_try(node: ast.Try, line: int) -> str:
     if _any_holds(node.finalbody, line):
         return "in a `finally`"
     if any(_any_holds(handler.body, line) for handler in node.handlers):
-        return "in an `except`"
+        return _IN_EXCEPT
     return "in a `try`" if node.handlers else ""
 
 
@@ -761,7 +800,7 @@ def _any_holds(parts: Iterable[ast.AST], line: int) -> bool:
 
 
 # Positional arguments of torch.distributed's collectives before `group` (torch 2.13).
-_BEFORE_GROUP = {
+BEFORE_GROUP = {
     "barrier": 0,
     **dict.fromkeys(("all_reduce", "broadcast", "all_gather", "all_gather_object", "all_gather_into_tensor",
                      "all_to_all", "broadcast_object_list"), 2),
@@ -769,22 +808,6 @@ _BEFORE_GROUP = {
                      "gather_object"), 3),
 }  # fmt: skip
 _OF_TRAINING = frozenset(_BEFORE_GROUP) - {"reduce"} | {"backward"}  # a reduce may be one of functools
-
-
-def in_default_group(frame: Frame, function: str) -> bool:
-    """Whether the line of a frame calls this collective of torch.distributed without a group, and waits for it."""
-    body = function_of(frame)
-    calls = [
-        node
-        for node in (ast.walk(body) if body is not None else ())
-        if isinstance(node, ast.Call) and holds(node, frame.line) and ast.unparse(node.func).endswith(function)
-    ]
-    if len(calls) != 1 or function not in _BEFORE_GROUP:
-        return False
-    call = calls[0]
-    named = {keyword.arg for keyword in call.keywords}
-    plain_arguments = not any(isinstance(argument, ast.Starred) for argument in call.args)
-    return plain_arguments and not named & {"group", "async_op", None} and len(call.args) <= _BEFORE_GROUP[function]
 
 
 def group_of(frame: Frame, function: str) -> str:
@@ -798,13 +821,6 @@ def group_of(frame: Frame, function: str) -> str:
         and (group := _group(node))
     ]  # fmt: skip
     return groups[0] if len(groups) == 1 else ""
-
-
-def runs_through_groups(frame: Frame, group: str) -> bool:
-    """Whether a loop around the line of a frame binds the text of a group anew in each round."""
-    body = function_of(frame)
-    loops = (node for node in (ast.walk(body) if body is not None else ()) if isinstance(node, ast.For))
-    return any(group in names_in(loop.target) and _any_holds(loop.body, frame.line) for loop in loops)
 
 
 def groups_behind(frame: Frame) -> set[str]:
@@ -826,7 +842,7 @@ def groups_behind(frame: Frame) -> set[str]:
 def _group(call: ast.Call) -> str:
     """The text of the group of a collective's call; empty without one."""
     name = ast.unparse(call.func).rpartition(".")[2]
-    at = _BEFORE_GROUP.get(name)
+    at = BEFORE_GROUP.get(name)
     named = next((keyword.value for keyword in call.keywords if keyword.arg == "group"), None)
     if at is None or (named is None and len(call.args) <= at):
         return ""

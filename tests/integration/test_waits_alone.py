@@ -58,6 +58,15 @@ HANGS = {
     "os.fork with a copied lock": (
         "held()\npids = []\nfor _ in range(2):\n    pids.append(os.fork())\n    if not pids[-1]: load(); os._exit(0)\n"
         "ready()\nfor pid in pids: os.waitpid(pid, 0)", "K4", "in load"),
+    "os.fork during an import": (
+        "def slow(): import slowly\n"
+        "with open('slowly.py', 'w') as file: file.write('import time\\ntime.sleep(999)')\n"
+        "sys.path.insert(0, os.getcwd())\nthreading.Thread(target=slow, daemon=True).start()\n"
+        "while 'slowly' not in sys.modules: time.sleep(0.01)\ntime.sleep(1)\nchild = os.fork()\n"
+        "if not child: slow(); os._exit(0)\nready()\nos.waitpid(child, 0)", "K4", "in slow"),
+    "os.fork of a pool of OpenMP": (
+        "import torch\ntorch.set_num_threads(2)\ndef compute(): return torch.ones(600, 600).exp().sum()\ncompute()\n"
+        "child = os.fork()\nif not child: compute(); os._exit(0)\nready()\nos.waitpid(child, 0)", "K4", "in compute"),
     "a pool with a copied lock": ("held()\nwith fork.Pool(2) as pool:\n    ready()\n    pool.map(load, range(9))",
                                   "K4", "in load"),
     "an executor with a copied lock": (

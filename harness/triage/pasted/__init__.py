@@ -96,6 +96,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
         dumps=reader.recorded | _written(dumps),
         expected_world=_world(reader.looks),
         errors=tuple(logged),
+        recorder_findings=tuple(reader.findings),
         log_ends=tuple(reader.ends),
         log_phases=tuple(reader.phases),
         timed_out_s=reader.log.waited_s if counted_alone else 0.0,

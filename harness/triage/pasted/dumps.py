@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import re
 import sys
+import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from harness.triage.collect.stacks import MAX_FRAMES, MAX_NAME, of_process, parse
@@ -26,6 +28,7 @@ from harness.triage.pasted.formats import (
     begun_without_header,
     frame_of,
 )
+from harness.triage.places import OF_INSTALLED, OF_STANDARD
 
 MAX_THREADS = 1_000  # of one process
 MAX_LISTS = 20_000  # of one file of JSON
@@ -188,7 +191,7 @@ class Parser:
             main_tid = next((thread.tid for thread in threads if thread.main and printed_by.system_ids), 0)
             bare = self._threads[0].header.number == ""
             if not bare or len(self._threads[0].frames) > 1:
-                placed = _placed(threads, self._command)
+                placed = _with_marks(threads, self._command)
                 self.dumps.append(Dump(self._pid or main_tid, self._command, placed, bare))
         self._pid, self._command, self._threads, self._thread = 0, "", [], None
 
@@ -283,32 +286,52 @@ def _of_value(value: Any) -> Iterator[Dump]:
                 (thread["process_info"] for thread in threads if thread.get("process_info")), {}
             )
             command = str(about.get("command_line") or "")
-            yield Dump(pid, command, _placed(parse(threads, pid), command))
+            yield Dump(pid, command, _with_marks(parse(threads, pid), command))
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError("no list of py-spy dump --json") from error
 
 
-def _placed(threads: tuple[Thread, ...], command: str) -> tuple[Thread, ...]:
-    """The threads with short paths of libraries completed, so that a library's frame is not taken for the user's."""
+def _with_marks(threads: tuple[Thread, ...], command: str) -> tuple[Thread, ...]:
+    """The threads with short paths of libraries marked, so that a library's frame is not taken for the user's."""
     scripts = frozenset(word.rsplit("/", 1)[-1] for word in command.split() if word.endswith(".py"))
     return tuple(
         thread
-        if all(_completed(frame.file, scripts) is frame.file for frame in thread.frames)
+        if all(_marked(frame.file, scripts) is frame.file for frame in thread.frames)
         else replace(thread, frames=tuple(_in_library(frame, scripts) for frame in thread.frames))
         for thread in threads
     )
 
 
 def _in_library(frame: Frame, scripts: frozenset[str]) -> Frame:
-    file = _completed(frame.file, scripts)
+    file = _marked(frame.file, scripts)
     return frame if file == frame.file else replace(frame, file=file)
 
 
 @lru_cache(maxsize=65536)
-def _completed(file: str, scripts: frozenset[str]) -> str:
-    package = file.split("/", 1)[0].removesuffix(".py")
+def _marked(file: str, scripts: frozenset[str]) -> str:
     if file.startswith(("/", "<")) or not file.endswith(".py") or file in scripts:
         return file
-    if package in sys.stdlib_module_names:
-        return f"/lib/python3/{file}"
-    return f"/site-packages/{file}" if _INSTALLED.match(file) else file
+    if _is_standard(file):
+        return f"{OF_STANDARD}{file}"
+    return f"{OF_INSTALLED}{file}" if _INSTALLED.match(file) else file
+
+
+def _is_standard(file: str) -> bool:
+    """Whether a path below `sys.path` is one of the standard library: a module of it, or a file in one of its packages.
+
+    A folder called as a module is the user's: `code/train.py`.
+    """
+    package, _, inside = file.partition("/")
+    if not inside:
+        return package.removesuffix(".py") in sys.stdlib_module_names
+    return package in _LATER_PACKAGES or package in _packages()
+
+
+_LATER_PACKAGES = frozenset({"pathlib", "string", "sysconfig", "compression"})  # of Python 3.12 to 3.14
+
+
+@lru_cache(maxsize=1)
+def _packages() -> frozenset[str]:
+    """The packages of the standard library of this interpreter."""
+    folder = Path(sysconfig.get_path("stdlib"))
+    return frozenset(name for name in sys.stdlib_module_names if (folder / name / "__init__.py").is_file())

@@ -14,9 +14,10 @@ from typing import Any
 from harness import exit_cleanup
 from harness.triage.archive import bare
 from harness.triage.directory import begins_dump
-from harness.triage.evidence import UNREAD, LogEnd, LogError, LogPhase
+from harness.triage.evidence import UNREAD, LogEnd, LogError, LogPhase, RecorderFinding
 from harness.triage.pasted import (
     errors,
+    fr_trace,
     kernel_stacks,
     last_lines,
     naming,
@@ -83,6 +84,7 @@ class Reader:
     lists: ray.Lists = field(default_factory=ray.Lists)
     nccl_ranks: NcclRanks = field(default_factory=NcclRanks)
     own_answers: dict[str, tuple[str, str]] = field(default_factory=dict)
+    findings: list[RecorderFinding] = field(default_factory=list)
     ends: list[LogEnd] = field(default_factory=list)
     phases: list[LogPhase] = field(default_factory=list)
     in_kernel: dict[int, str] = field(default_factory=dict)
@@ -110,6 +112,7 @@ class Reader:
         self._sort(name, pasted)
         self.answers |= {name: answer} if (answer := ras.answer(pasted.text)) else {}
         self.lists.feed(pasted.text)
+        self._take_findings(list(fr_trace.findings(name, pasted.text)))
         self.in_kernel |= kernel_stacks.waits_of(pasted.text)
         if pasted.note:
             self.notes.append(f"{name}: {pasted.note}")
@@ -123,6 +126,18 @@ class Reader:
             if own:  # a file of JSON is recognised by its reader
                 self.own_answers[name] = own
         return True
+
+    def _take_findings(self, findings: Sequence[RecorderFinding]) -> None:
+        """Take what an analysis of recorders found. The error with which it ends itself is none of the job's."""
+        self.findings += findings
+        self.notes += [
+            f"{finding.file}: tables of fr_trace, from which nothing is read: give the dumps that they were made from"
+            for finding in findings
+            if finding.kind == "table"
+        ]
+        failed_at = {(finding.file, finding.line) for finding in findings if finding.kind == "no dump"}
+        if failed_at:
+            self.errors.entries = [error for error in self.errors.entries if (error.file, error.line) not in failed_at]
 
     def keep_last_incident(self) -> list[LogError]:
         """Leave out what the logs have of earlier incidents than the last one, where times tell them apart. Returns
@@ -143,7 +158,7 @@ class Reader:
 
     def _counts(self) -> tuple[int, ...]:
         logged = self.log.entries + len(self.log.unranked), len(self.failures.rows), len(self.errors.entries)
-        return len(self.looks), *logged, len(self.answers), self.lists.texts, len(self.in_kernel)
+        return len(self.looks), *logged, len(self.answers), self.lists.texts, len(self.in_kernel), len(self.findings)
 
     def _sort(self, file: str, pasted: Pasted) -> None:
         if not any(map(pasted.text.__contains__, _SIGNS)):

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from harness.triage import compressed
 from probes.limits import FILE_BYTES
+from reports.headline import beginning
 
 MAX_LINES = 2_000_000  # of one file; 10,000 stacks of 20 frames have 250,000
 MAX_LINE = 4_096  # characters that are read of one line; a command line may have thousands
@@ -30,8 +31,10 @@ def cut(text: str, most: int) -> str:
     """The beginning of a text of more than `most` characters, up to the end of a word, with an ellipsis."""
     if len(text) <= most:
         return text
-    beginning = text[: most + 1].rpartition(" ")[0].rstrip()
-    return f"{beginning if len(beginning) > most // 2 else text[:most]} …"
+    parts = text.split(" ")
+    whole = len(text[: most + 1].split(" ")) - 1  # the last word may be cut
+    words = beginning(parts, whole).rstrip() if whole > 0 else ""
+    return f"{words if len(words) > most // 2 else text[:most]} …"
 
 
 @dataclass(frozen=True)

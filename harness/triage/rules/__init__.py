@@ -45,6 +45,7 @@ from harness.triage.rules import (
     processes,
     ras,
     ray_lists,
+    recorder_findings,
     resources,
     routes,
     shared_locks,
@@ -63,6 +64,7 @@ RULES: tuple[Rule, ...] = (
     pauses.debugger,
     ras.pasted,  # INSUFFICIENT
     ray_lists.pasted,  # INSUFFICIENT
+    recorder_findings.analysed,  # INSUFFICIENT
     pasted.stalled,  # HUNG, K9
     pasted.first_error,  # INSUFFICIENT
     pasted.in_kernel,  # INSUFFICIENT

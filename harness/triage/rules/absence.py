@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from pathlib import PurePath
 
 from harness.triage import source, wchan
 from harness.triage.evidence import PASTED, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names
 from harness.triage.graph.motion import BETWEEN_RANKS, handlers
-from harness.triage.places import inner_frame
 from harness.triage.rules import standing, threads
 from harness.triage.rules.alive import actor, failed, user_frames
 from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_client
@@ -23,11 +23,6 @@ from reports.text import agreeing
 MAX_DESCRIBED = 8  # processes whose state a verdict gives
 MAX_BELOW = 2  # places of children in a headline that names their parent too
 _STAND = Live("py-spy dump --pid PID   # where it stands")
-_AFTER_AN_ERROR = (
-    "read the end of its log for an error that was caught",
-    _STAND,
-    "let a failed rank end: torchrun and Ray then end the others",
-)
 _COUNTS = (
     "count the batches and microbatches of one epoch on each rank",
     "join the ranks' loops: torch.distributed.algorithms.join.Join, or drop_last",
@@ -128,8 +123,24 @@ def outside(case: Case) -> Ruling | None:
         why,
         place=where,
         frames={end.key: user_frame(handler.frames) for end in ends if (handler := _handler(end)) is not None},
-        next=_AFTER_AN_ERROR if erred else _WITHOUT_AN_ERROR,
+        next=_after_an_error(ends) if erred else _WITHOUT_AN_ERROR,
     )
+
+
+def _after_an_error(ends: Sequence[Subject]) -> tuple[str, ...]:
+    place = next(filter(None, map(_handler_place, ends)), "")
+    by = f" by the `except` at {place}" if place else ""
+    return (
+        f"read the end of its log for an error that was caught{by}",
+        _STAND,
+        "let a failed rank end: torchrun and Ray then end the others",
+    )
+
+
+def _handler_place(subject: Subject) -> str:
+    """The innermost `except` in which a process stands, as "train.py:8"; empty without one."""
+    lines = ((frame, source.handler_line(frame)) for frame in user_frames(subject.process))
+    return next((f"{PurePath(frame.file).name}:{line}" for frame, line in lines if line), "")
 
 
 def _handler(subject: Subject) -> Thread | None:
@@ -286,20 +297,26 @@ def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
     siblings = _siblings_elsewhere(case, waiters)
     children = [] if siblings else _joined(case, waiters)
     awaiting = children or waiters
-    reason = _waiting(case, waiters, siblings, children)
+    places = standing.places_of(awaiting)
+    looped = [] if siblings else standing.looped_groups(places)
+    in_groups = any(len(place.subjects) > 1 and place.subjects[0].doing.kind in BETWEEN_RANKS for place in places)
+    reason = _in_a_loop(*looped[0]) if looped else _waiting(case, waiters, siblings, children)
     return Ruling(
         "INSUFFICIENT",
         reason,
         evidence=tuple(
             f"{subject.label}: {subject.state()}" for subject in (*siblings, *children, *waiters)[:MAX_DESCRIBED]
         ),
-        missing=tuple(f"for whom {waiter.label} waits" for waiter in awaiting[:MAX_DESCRIBED]),
+        missing=(
+            *([standing.GROUPS_WANTED] if in_groups else ()),
+            *(f"for whom {waiter.label} waits" for waiter in awaiting[:MAX_DESCRIBED]),
+        ),
         place=(siblings or awaiting)[0].state(),
         about=tuple(subject.key for subject in siblings or awaiting),
         next=(
             Live("py-spy dump --pid PID   # why it is not where the others wait" if siblings else ""),
             Live("py-spy dump --pid PID   # for whom this child waits" if children else ""),
-            *_group_of_each(awaiting),
+            *(_in_one_order(place, text) for place, text in looped),
             case.attach(),
             NAME_WHO_IS_ASKED
             if case.evidence.is_watched
@@ -309,14 +326,13 @@ def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
     )
 
 
-def _group_of_each(waiters: Sequence[Subject]) -> Iterator[str]:
-    """Advice where all wait in one line of a loop over groups: each may be in another one."""
-    for place in standing.places_of(waiters):
-        frame = inner_frame(place.subjects[0].process.main_frames)
-        group = source.group_of(frame, place.words.rpartition(" ")[2]) if frame is not None else ""
-        if len(place.subjects) > 1 and frame is not None and group and source.runs_through_groups(frame, group):
-            at = place.words.partition(" ")[0]
-            yield f"compare `{group}` at {at} on each rank: go through the groups in one order on all of them"
+def _in_a_loop(place: standing.Place, text: str) -> str:
+    return f"{place.who} wait at {place.words} in a loop over groups; no stack says in which `{text}`"
+
+
+def _in_one_order(place: standing.Place, text: str) -> str:
+    at = place.words.partition(" ")[0]
+    return f"compare `{text}` at {at} on each rank: go through the groups in one order on all of them"
 
 
 def _waiting(case: Case, waiters: list[Subject], siblings: list[Subject], children: list[Subject]) -> str:
@@ -468,7 +484,7 @@ def _exited_loop(subject: Subject, waiters: list[Subject]) -> int:
     """The line of a loop that `subject` has left for good and that a waiter is still in, by the source text; 0 if there
     is none. A loop of epochs around it brings `subject` back once it is through with what it does between them."""
     mine = user_frames(subject.process)
-    if any(source.in_handler(frame) for frame in mine):
+    if any(source.handler_line(frame) for frame in mine):
         return 0
     for waiter_frame in dict.fromkeys(frame for waiter in waiters for frame in user_frames(waiter.process)):
         for at, frame in enumerate(mine):
@@ -527,8 +543,8 @@ def _state(subject: Subject) -> str:
 def _of_itself(case: Case, subject: Subject) -> str:
     if error := local_error(subject.process):
         return f"failed and stayed: {error}"
-    if any(source.in_handler(frame) for frame in user_frames(subject.process)):
-        return f"has swallowed an error, and is outside any collective: {_state(subject)}"
+    if place := _handler_place(subject):
+        return f"has swallowed an error by the `except` at {place}, and is outside any collective: {_state(subject)}"
     if not _peers_wait_for(case, subject):
         handler = _handler(subject)
         if handler is not None:

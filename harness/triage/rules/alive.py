@@ -95,7 +95,7 @@ def unaided(rule: Rule, *, excludes: Kind | None = None) -> Rule:
 
 def failed(process: Process) -> bool:
     """Whether a process left an error or stands where one was caught."""
-    return bool(local_error(process)) or any(source.in_handler(frame) for frame in user_frames(process))
+    return bool(local_error(process)) or any(source.handler_line(frame) for frame in user_frames(process))
 
 
 def user_frames(process: Process) -> list[Frame]:

@@ -8,7 +8,8 @@ nothing else. Locks of multiprocessing are shared and never show so.
 
 from __future__ import annotations
 
-from harness.triage import source
+from harness.triage import inner_waits, source
+from harness.triage.copied_frames import fork_place
 from harness.triage.evidence import Frame, Process
 from harness.triage.graph import Subject
 from harness.triage.graph.polling import from_workers
@@ -16,9 +17,10 @@ from harness.triage.places import FUTURE, inner_frame, users
 from harness.triage.rules.alive import WITHIN, actor, in_condition, waits_for_itself
 from harness.triage.rules.ruling import Case, Live, Ruling
 from harness.triage.rules.threads import keepers, name
-from harness.triage.stacks import describe
+from harness.triage.stacks import describe, user_frame
 from reports.text import agreeing
 
+SPAWN = "multiprocessing.get_context('spawn')"
 END_MARK = "put an end mark into the queue when its producer ends, or look after each time limit whether it lives"
 GIVE_BACK = "look for who takes that lock a second time, or does not give it back after an error: take it in a `with`"
 
@@ -58,6 +60,11 @@ def _remedies(case: Case, subject: Subject) -> tuple[str, ...]:
 
 def _of_forked(case: Case, subject: Subject) -> tuple[str, ...]:
     """What to change in a program whose forked process never gets a lock."""
+    if _lacks_pool(subject):
+        return (
+            f"start it without a copy of the pool: {SPAWN}{_at(fork_place(subject.process))}",
+            "or begin the forked process with torch.set_num_threads(1), so that it asks no pool",
+        )
     without = _without_copy(subject)
     return without if _copied(case, subject) else (GIVE_BACK, f"if a thread of its parent may hold it: {without[0]}")
 
@@ -91,7 +98,7 @@ def _is_forked(subject: Subject) -> bool:
 def _without_copy(subject: Subject) -> tuple[str, ...]:
     """How to start a process without a copy of locks."""
     return (
-        f"start it without a copy of the locks: multiprocessing.get_context('spawn'){_at(subject.process.forked_at)}",
+        f"start it without a copy of the locks: {SPAWN}{_at(fork_place(subject.process))}",
         "or fork before the first thread that takes the lock is started",
     )
 
@@ -159,6 +166,12 @@ def _place(subject: Subject) -> str:
     return subject.frame or (describe(frames[0]) if frames else "a lock")
 
 
+def _lacks_pool(subject: Subject) -> bool:
+    """Whether it was forked, and waits for threads of a native pool, none of which a fork copies."""
+    inner = inner_waits.of_process(subject.process)
+    return inner is not None and inner.pool and _is_forked(subject)
+
+
 def _kept_itself(subject: Subject) -> str:
     """The lock that its main thread waits for inside a `with` of it, where its name means one object; empty without
     one."""
@@ -171,6 +184,8 @@ def _kept_itself(subject: Subject) -> str:
 def _reason(case: Case, subject: Subject) -> str:
     if _kept_itself(subject):
         return "waits for a lock that it keeps itself"
+    if _lacks_pool(subject):
+        return "waits for threads of a pool, which a fork does not copy"
     if _copied(case, subject):
         return "waits for a lock copied by fork, which nothing can release"
     if _notified(subject.process):
@@ -204,7 +219,11 @@ def _copied(case: Case, subject: Subject) -> bool:
     process, parent = subject.process, parent_of(case, subject)
     waiting = inner_frame(process.main_frames)
     lock = source.lock_of(waiting) if waiting is not None else ""
-    if waiting is None or not lock or parent is None or not _is_forked(subject):
+    if waiting is None or parent is None or not _is_forked(subject):
+        return False
+    if inner_waits.of_process(process) is inner_waits.IMPORT:
+        return bool(inner_waits.importers(parent.process.threads, waiting)) and len(process.threads) == 1
+    if not lock:
         return False
     kept_by_itself, kept_by_parent = (keepers(each.threads, waiting, lock) for each in (process, parent.process))
     return bool(kept_by_parent) and not kept_by_itself
@@ -219,19 +238,29 @@ def _why(case: Case, subject: Subject) -> str:
     frames = process.main_frames
     waiting = inner_frame(frames)
     lock = source.lock_of(waiting) if waiting is not None else ""
-    what = f"the lock {lock}" if lock else "a lock"
+    inner = inner_waits.of_process(process)
+    what = inner.words if inner is not None else f"the lock {lock}" if lock else "a lock"
     where = f" at {_place(subject)}"
-    facts = [f"waits for {what}{where} with its only thread, so that nothing can release it"]
+    unending = "none of them can come" if inner is not None and inner.pool else "nothing can release it"
+    facts = [f"waits for {what}{where} with its only thread, so that {unending}"]
     if in_condition(frames):
         facts = [f"waits to be notified{where} with its only thread, so that nothing of it can do so"]
     elif _is_forked(subject):
         by = parent.label if parent is not None else f"process {process.ppid}"
         copies = "a fork copies locks but not the threads that hold them"
-        if not _copied(case, subject):
+        if _lacks_pool(subject):
+            copies = "a fork copies a pool but not its threads"
+        elif not _copied(case, subject):
             copies = (
                 f"either it took that lock itself before and did not give it back, or a thread of {by} held it then"
             )
-        facts.append(f"{by} forked it{_at(process.forked_at)}, and {copies}")
+        place = _at(fork_place(process)) or ", at a line that neither its stack nor the program's text shows"
+        facts.append(f"{by} forked it{place}, and {copies}")
+    if waiting is not None and parent is not None and inner is inner_waits.IMPORT:
+        facts += [
+            f"{parent.label}'s {name(thread)} stands in that import at {user_frame(thread.frames)}"
+            for thread in inner_waits.importers(parent.process.threads, waiting)[:1]
+        ]
     if waiting is not None and lock:
         facts += _keepers(subject, waiting, lock, "its own")
         facts += _keepers(parent, waiting, lock, f"{parent.label}'s") if parent is not None else []

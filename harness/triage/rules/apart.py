@@ -9,7 +9,7 @@ out the operation in which all others wait. Otherwise the ruling says who stands
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from harness.triage import source, stacks
 from harness.triage.evidence import Frame, Process, Thread
@@ -17,7 +17,8 @@ from harness.triage.graph import Subject
 from harness.triage.graph.motion import BETWEEN_RANKS, BUSY_CORES
 from harness.triage.graph.sockets import main_frames
 from harness.triage.graph.worlds import same_world
-from harness.triage.places import runs_users, users
+from harness.triage.group_argument import group_argument
+from harness.triage.places import runs_users
 from harness.triage.rules import standing
 from harness.triage.rules.closed import NOBODY_LEFT, cycle
 from harness.triage.rules.outsiders import foreign
@@ -113,7 +114,7 @@ def _advice(ranks: Sequence[Subject], where: str, *, crossed: bool) -> str:
 def _crossing(places: Sequence[standing.Place]) -> tuple[str, ...]:
     """At two places by whose text each waits in a group of its own, and uses the other one's behind it: who waits in
     which group, where."""
-    frames = [_frames(place)[:1] for place in places]
+    frames = [standing.users_frames(place)[:1] for place in places]
     if len(places) != 2 or not all(frames):
         return ()
     groups = [source.group_of(its[0], _function(place)) for its, place in zip(frames, places, strict=True)]
@@ -131,7 +132,9 @@ def _receives(subject: Subject) -> bool:
 
 
 def _lines(case: Case, places: Sequence[standing.Place]) -> tuple[str, ...]:
-    return tuple(f"{standing.line(case, place, None)}{_gates_text(place)}" for place in places[: standing.MAX_LINES])
+    return tuple(
+        f"{standing.line(case, place, None)}{standing.gates_text(place)}" for place in places[: standing.MAX_LINES]
+    )
 
 
 def _where(places: Sequence[standing.Place]) -> str:
@@ -237,38 +240,35 @@ def _computes(process: Process) -> bool:
 
 
 def left_out(case: Case, places: Sequence[standing.Place]) -> Ruling | None:
-    """K1: by the program's text a minority left out the collective of the default group in which all others wait."""
+    """K1 or K10: by the program's text a minority left out the collective in which all others wait, and is in another
+    one of the same group."""
     if len(places) != 2 or 2 * len(places[1].subjects) >= sum(len(place.subjects) for place in places):
         return None
-    (awaited, function), (elsewhere, later) = ((_frames(place), _function(place)) for place in places)
+    (awaited, function), (elsewhere, later) = ((standing.users_frames(place), _function(place)) for place in places)
     if function == later or not (awaited and elsewhere):  # the stack of a rank may not be known
         return None
-    if not all(map(source.in_default_group, (awaited[0], elsewhere[0]), (function, later))):
-        return None
-    if not (how := _passed(awaited, elsewhere)):
+    groups = group_argument(awaited, function), group_argument(elsewhere, later)
+    if groups[0] is None or groups[0] != groups[1] or (departure := _departure(awaited, elsewhere)) is None:
         return None
     most, odd = places
+    waits = agreeing(len(most.subjects), "waits", "wait")
     why = {
-        subject.key: f"{how} {most.words}, where {most.who} wait, and is in {odd.words}{_gates_text(most, 'which is ')}"
+        subject.key: f"{departure.words} {most.words}, where {most.who} {waits}, and is in {odd.words}"
+        f"{standing.gates_text(most, most.words.partition(' ')[0] + ' is ')}"
         for subject in odd.subjects
     }
-    waits = agreeing(len(most.subjects), "waits", "wait")
     return Ruling(
         "HUNG",
         f"{odd.who} left out {most.words}, where {most.who} {waits}: now at {odd.words}",
-        "K1",
+        departure.hang,
         why,
         place=_where(places),
         evidence=_lines(case, places),
         next=(
-            "let one rank decide and broadcast its decision, so that all ranks run the same collectives",
+            departure.advice,
             Live("py-spy dump --pid PID   # the whole stack of the rank that left it out"),
         ),
     )
-
-
-def _frames(place: standing.Place) -> tuple[Frame, ...]:
-    return tuple(frame for frame in place.subjects[0].process.main_frames if users(frame))
 
 
 def _function(place: standing.Place) -> str:
@@ -276,41 +276,68 @@ def _function(place: standing.Place) -> str:
     return place.words.rpartition(" ")[2]
 
 
-def _passed(awaited: Sequence[Frame], elsewhere: Sequence[Frame]) -> str:
-    """How a rank in `elsewhere` has left out the operation at `awaited`; empty if the text does not prove that.
+@dataclass(frozen=True)
+class _Departure:
+    """How a rank has left out an operation, in words, the kind of hang, and what to do."""
+
+    words: str
+    hang: str = "K1"
+    advice: str = "let one rank decide and broadcast its decision, so that all ranks run the same collectives"
+
+
+def _departure(awaited: Sequence[Frame], elsewhere: Sequence[Frame]) -> _Departure | None:
+    """How a rank in `elsewhere` has left out the operation at `awaited`; None if the text does not prove that.
 
     The frames are the user's, innermost first.
 
-    Outside any loop, a later line proves it. In a loop the rank may be a round behind. Then it is proven only if a gate
-    decides on the awaited line and none on the other: nobody can have left that one out.
+    1. Two branches of one statement exclude each other: whoever is in one has left out the other's operation, on both
+       sides alike. Only a condition on the rank, or an error that one side caught, says who is odd.
+    2. Outside any loop, a later line proves it. In a loop the rank may be a round behind. Then it is proven only if a
+       gate decides on the awaited line and none on the other: nobody can have left that one out.
+    3. Nothing is proven of a rank that did not meet the error after which the others wait in an `except`.
     """
     outer = list(zip(reversed(awaited), reversed(elsewhere), strict=False))
     shared = next((at for at, (mine, its) in enumerate(outer) if mine != its), len(outer))
     if shared == len(outer):
-        return ""
+        return None
     mine, its = outer[shared]
     if (mine.file, mine.function) != (its.file, its.function):
-        return ""
+        return None
     at_place, inner = _gates((mine,)), _gates(awaited[: len(awaited) - shared - 1])
     beside, beyond = _gates((its,)), _gates(elsewhere[: len(elsewhere) - shared - 1])
     loops = [source.loop_around(frame) for frame, _ in outer[:shared]]
     if at_place is None or inner is None or beside is None or beyond is None or Loop.UNKNOWN in loops:
-        return ""
+        return None
+    if any(gate.in_handler for gate in (at_place - beside) | inner):
+        return None
+    if excluding := [gate for gate in beside if any(gate.excludes(other) for other in at_place)]:
+        return _by_branch(max(excluding, key=lambda gate: gate.line))
     rounds = any(loop is not Loop.NONE for loop in loops) or any(" loop" in gate.words for gate in at_place & beside)
     if not rounds:
-        return "is past" if its.line > mine.line else ""
-    return "has left out" if (at_place - beside or inner) and not (beside - at_place or beyond) else ""
+        return _Departure("is past") if its.line > mine.line else None
+    proven = (at_place - beside or inner) and not (beside - at_place or beyond)
+    return _Departure("has left out") if proven else None
+
+
+def _by_branch(gate: source.Gate) -> _Departure | None:
+    """How a rank in a branch of a statement has left out what the other branch runs; None if the statement does not
+    say who is odd."""
+    if gate.in_handler:
+        return _Departure(
+            f"caught an error by the `except` at line {gate.line}, has left out",
+            advice="let a rank with an error raise it, or tell the others before the next collective: line "
+            f"{gate.line}",
+        )
+    if gate.asks_for_rank:
+        return _Departure(
+            f"is {gate.words} (line {gate.line}), has left out",
+            "K10",
+            "let both branches run the same collectives, or take them out of the branches",
+        )
+    return None
 
 
 def _gates(frames: Sequence[Frame]) -> frozenset[source.Gate] | None:
     """The gates of all these frames; None if the text of one cannot be read."""
     gates = [source.gates(frame) for frame in frames]
     return None if None in gates else frozenset().union(*(each for each in gates if each))
-
-
-def _gates_text(place: standing.Place, verb: str = "") -> str:
-    """What decides whether the innermost line of a place is reached, in words, with its line."""
-    frames = _frames(place)
-    gates = source.gates(frames[0]) if frames else None
-    words = [f"{gate.words} (line {gate.line})" for gate in sorted(gates or (), key=lambda gate: gate.line)]
-    return f"; {verb}reached {' and '.join(words)}" if words and verb else f", {' and '.join(words)}" if words else ""

@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
-from harness.triage import wchan
+from harness.triage import inner_waits, wchan
 from harness.triage.evidence import PASTED, UNREAD, DumpSignal, LogError, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import title
+from harness.triage.graph.motion import BETWEEN_RANKS
 from harness.triage.pasted.errors import DEFUNCT, may_be_of_another_job
 from harness.triage.pasted.watchdog import SEVERAL
 from harness.triage.rules import standing
@@ -51,12 +52,16 @@ def one_look(case: Case) -> Ruling | None:
             places, twice, case.evidence.directories, all_read=not any(UNREAD in note for note in case.evidence.notes)
         ),
         evidence=(
-            *(standing.line(case, place, most) for place in places[: standing.MAX_LINES]),
+            *(
+                f"{standing.line(case, place, most)}{standing.gates_text(place)}"
+                for place in places[: standing.MAX_LINES]
+            ),
             *(f"{place.who} alone waits in no communication: the others may wait for it" for place in free),
+            *_below(looked),
             *_beside(looked),
             *_failures(case),
         ),
-        missing=tuple(_missing(case)),
+        missing=(*_missing(case), *_groups_wanted(places)),
         place="".join(place.words for place in named_places or (places if len(places) == 1 else ())),
         next=(
             *(
@@ -69,6 +74,12 @@ def one_look(case: Case) -> Ruling | None:
             "for the next run: harness watch -- COMMAND, which takes the evidence when the job stops",
         ),
     )
+
+
+def _groups_wanted(places: Sequence[standing.Place]) -> list[str]:
+    """What only recorders say of ranks that all wait at one place."""
+    is_shared = len(places) == 1 and len(places[0].subjects) > 1
+    return [standing.GROUPS_WANTED] if is_shared and places[0].subjects[0].doing.kind in BETWEEN_RANKS else []
 
 
 def _awaits_children(subject: Subject) -> bool:
@@ -515,6 +526,13 @@ def _beside(looked: Sequence[Subject]) -> list[str]:
     lines = [f"{subject.label}, {place}" for subject in looked for place in standing.side_threads(subject)]
     more = len(lines) - standing.MAX_LINES
     return [*lines[: standing.MAX_LINES], *([f"{more} more threads"] if more > 0 else [])]
+
+
+def _below(looked: Sequence[Subject]) -> list[str]:
+    """Main threads that wait for a lock of the interpreter or for threads of a native library."""
+    waits = ((subject, inner_waits.of_process(subject.process)) for subject in looked)
+    lines = [f"{subject.label} waits for {inner.words}" for subject, inner in waits if inner is not None]
+    return lines[: standing.MAX_LINES]
 
 
 def _twice(case: Case) -> int | None:

@@ -209,13 +209,18 @@ def _partners(case: Case, poller: Subject) -> list[Subject]:
 
 def _lost(case: Case, idle: list[Subject], asking: list[str], poller: Subject | None = None) -> Ruling:
     """INSUFFICIENT: processes wait for an answer of workers that wait for orders. `poller`: the one that polls memory
-    which it shares with them."""
+    which it shares with them.
+
+    Of several workers, nothing says whose answer is missing, so the headline names none.
+    """
     how = " in a loop" if poller is not None else ""
     keys = [worker.key for worker in idle]
+    whose = f"of {case.names(keys)}, which waits for orders"
+    if len(keys) > 1:
+        whose = f"of one of {len(keys)} workers, which wait for orders"
     return Ruling(
         "INSUFFICIENT",
-        f"{case.names(dict.fromkeys(asking))} waits{how} for an answer of {case.names(keys)}, which "
-        f"{agreeing(len(keys), 'waits', 'wait')} for orders",
+        f"{case.names(dict.fromkeys(asking))} waits{how} for an answer {whose}",
         evidence=tuple(
             f"{poller.label} reads {', '.join(polled)} again and again, which {worker.label} has mapped"
             if (polled := _polled_of(poller, worker))
@@ -223,7 +228,10 @@ def _lost(case: Case, idle: list[Subject], asking: list[str], poller: Subject | 
             for worker in idle[:MOST_READERS]
             if poller is not None
         ),
-        missing=tuple(f"the last order and answer of {worker.label}" for worker in idle[:8]),
+        missing=(
+            *(["whose answer did not come: neither a stack nor the kernel says it"] if len(keys) > 1 else ()),
+            *(f"the last order and answer of {worker.label}" for worker in idle[:8]),
+        ),
         place=polled_at(poller.loop) if poller is not None else case.waited_in(keys) or case.subject(asking[0]).frame,
         next=("number orders and answers, and give each read a timeout: an order or an answer was lost",),
     )

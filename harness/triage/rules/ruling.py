@@ -12,6 +12,7 @@ from harness.triage.evidence import PASTED, Evidence
 from harness.triage.flight.model import Comparison, GroupState
 from harness.triage.graph import Graph, Subject
 from harness.triage.graph.subjects import ended
+from reports.headline import beginning
 from reports.model import Lateness
 from reports.sections.triage import ranks
 from reports.text import and_more
@@ -200,7 +201,7 @@ def _together(ends: list[Subject], *, several: bool) -> str:
 def brief(text: str, words: int = 7) -> str:
     """The beginning of a text written by others, such as an error, for a headline."""
     parts = text.split()
-    return text if len(parts) <= words else f"{' '.join(parts[:words])} …"
+    return text if len(parts) <= words else f"{beginning(parts, words)} …"
 
 
 Rule = Callable[[Case], Ruling | None]

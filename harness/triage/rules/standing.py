@@ -9,17 +9,22 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import PurePath
 
+from harness.triage import source
 from harness.triage.evidence import Frame, Thread
 from harness.triage.graph import Subject
-from harness.triage.places import match, plain, runs_users, users
+from harness.triage.group_argument import looped_group
+from harness.triage.places import SYSTEM, match, plain, runs_users, users
 from harness.triage.rules.ruling import Case
 from harness.triage.stacks import Doing, classify, describe, ours
 from reports.sections.triage import ranks
 from reports.text import agreeing
 
+# Where ranks wait at one place: what decides whether they are in one operation, and how to have it.
+GROUPS_WANTED = (
+    "in which group each of them is, and in which of its operations: recorders say both (harness watch -- COMMAND; "
+    "with NCCL also TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 at the start, then the folder of the dumps)"
+)
 MAX_PLACES = 3  # in a headline, of at most 20 words
-# The C library and its sources: a wait ends there, and whoever called it says more.
-_SYSTEM = re.compile(r"(^|/)(libc|libpthread|ld-linux[\w-]*)[-.\d]*\.so|/(sysdeps|nptl)/|^native$")
 # What a thread of C waits in, where no library is printed.
 _WAITS = re.compile(
     r"_*(pthread_|futex|sched_yield|clock_nanosleep|nanosleep|usleep|poll|epoll_|select|recv|accept|read)|<"
@@ -98,7 +103,7 @@ def _native_place(frames: Sequence[Frame]) -> str:
     if operation is not None:
         name = operation.function.replace(_ANONYMOUS, "").partition("(")[0]
         return f"{PurePath(operation.file).name} {name}"
-    outside = (frame for frame in frames if not _SYSTEM.search(frame.file))
+    outside = (frame for frame in frames if not SYSTEM.search(frame.file))
     frame = next(outside, None) or next((frame for frame in frames if not _WAITS.match(frame.function)), frames[0])
     return f"{PurePath(frame.file).name} {frame.function}"
 
@@ -162,6 +167,30 @@ def line(case: Case, place: Place, most: Place | None) -> str:
     verb = agreeing(len(place.subjects), "stands", "stand")
     elsewhere = f"{verb} elsewhere: " if most is not None and place is not most else ""
     return f"{who} {elsewhere or 'at '}{place.words}" + (", which waits for others" if place.waits else "")
+
+
+def users_frames(place: Place) -> tuple[Frame, ...]:
+    """The user's frames of the first process at a place, innermost first."""
+    return tuple(frame for frame in place.subjects[0].process.main_frames if users(frame))
+
+
+def looped_groups(places: Iterable[Place]) -> list[tuple[Place, str]]:
+    """The places at which several processes wait in one line of a loop over groups, with the text of its group: each
+    process may be in another one."""
+    texts = [
+        (place, looped_group(frames, place.words.rpartition(" ")[2]))
+        for place in places
+        if len(place.subjects) > 1 and (frames := users_frames(place))
+    ]
+    return [(place, text) for place, text in texts if text]
+
+
+def gates_text(place: Place, verb: str = "") -> str:
+    """What decides whether the innermost line of a place is reached, in words, with its line."""
+    frames = users_frames(place)
+    gates = source.gates(frames[0]) if frames else None
+    words = [f"{gate.words} (line {gate.line})" for gate in sorted(gates or (), key=lambda gate: gate.line)]
+    return f"; {verb}reached {' and '.join(words)}" if words and verb else f", {' and '.join(words)}" if words else ""
 
 
 def ranks_text(numbers: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.triage import source
+from harness.triage import inner_waits, source
 from harness.triage.evidence import Frame, LostTask, LostThread, Process, Thread
 from harness.triage.graph import Subject, awaiting
 from harness.triage.graph.motion import handlers
@@ -120,13 +120,15 @@ def inside(process: Process) -> str:
     frames = main_frames(threads)
     main = next((thread for thread in threads if thread.frames is frames), None)
     beside = [thread for thread in threads if thread is not main]
-    if main is None or not beside:
+    waiting = inner_frame(frames)
+    if main is None or waiting is None:
+        return ""
+    if below := _below(process, beside, waiting):
+        return below
+    if not beside:
         return ""
     doing = classify(main)
     calls = [frame for frame in frames if not users(frame)]
-    waiting = inner_frame(frames)
-    if waiting is None:
-        return ""
     if any(FUTURE.search(frame.file) for frame in calls):
         return _future(beside, waiting)
     if doing.op in JOINS:
@@ -135,6 +137,20 @@ def inside(process: Process) -> str:
     if doing.kind == "lock" or doing.kind == "user":
         return _lock(threads, waiting)
     return ""
+
+
+def _below(process: Process, beside: Sequence[Thread], waiting: Frame) -> str:
+    """Of a lock of the interpreter, which thread keeps it by the text; of a pool of native threads, which one it is.
+
+    Who has the interpreter lock is told by the rules about it.
+    """
+    inner = inner_waits.of_process(process)
+    if inner is not None and inner.pool:
+        return f"waits for {inner.words} at {describe(waiting)}"
+    importers = inner_waits.importers(beside, waiting) if inner is inner_waits.IMPORT else []
+    if not importers:
+        return ""
+    return f"waits for {inner_waits.IMPORT.words} at {describe(waiting)}, which is not through: {_where(importers)}"
 
 
 def _future(beside: Sequence[Thread], waiting: Frame) -> str:

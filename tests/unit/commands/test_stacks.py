@@ -90,3 +90,24 @@ def test_of_two_jobs_the_stacks_of_each_are_proposed(tmp_path: Path) -> None:
     assert refused.value.fix == "; ".join(f"harness stacks {word}" for word in words)
     for word in words:
         assert look([word]).processes
+
+
+@pytest.mark.parametrize(
+    ("file", "is_own"),
+    [
+        ("threading.py", False),
+        ("concurrent/futures/_base.py", False),
+        ("tqdm/_monitor.py", False),
+        ("pathlib/_local.py", False),  # of a later Python
+        ("code/train.py", True),  # `code` is a module of the standard library, and no package
+        ("train.py", True),
+        ("queue.py", True),  # the program itself, by its command line
+    ],
+)
+def test_a_short_path_is_shown_as_it_was_printed(tmp_path: Path, file: str, is_own: bool) -> None:
+    frames = f"    wait ({file}:324)\n    run ({file}:20)\n"
+    (tmp_path / "rank_0.txt").write_text(
+        f'Process 7: python /job/queue.py\nPython v3.11.7\n\nThread 7 (idle): "MainThread"\n{frames}'
+    )
+    [stack] = fold(pasted.evidence([str(tmp_path / "rank_0.txt")])).stacks  # type: ignore[arg-type]
+    assert {(frame.file, frame.user) for frame in stack.frames} == {(file, is_own)}

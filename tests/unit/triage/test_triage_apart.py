@@ -11,8 +11,9 @@ from triage_evidence import HOST, TORCH, compared, evidence, group
 
 from harness.triage import source
 from harness.triage.evidence import Frame, Gpu, Process, Sample, Thread
+from harness.triage.group_argument import GroupArgument, group_argument
 from harness.triage.judge import triage
-from harness.triage.rules.standing import MAX_PLACES
+from harness.triage.rules.standing import GROUPS_WANTED, MAX_PLACES
 from reports.model import Verdict
 
 PROGRAM = """
@@ -231,8 +232,8 @@ def test_what_decides_on_a_line(file: str) -> None:
     assert lines("main", SAVING) == [9, 11]
     assert lines("main", TOTAL) == []
     assert source.gates(Frame("main", "/nowhere.py", 3)) is None
-    assert source.in_default_group(Frame("main", file, GRADIENT), "all_reduce")
-    assert not source.in_default_group(Frame("main", file, GROUPED), "all_to_all")
+    assert group_argument([Frame("main", file, GRADIENT)], "all_reduce") == GroupArgument()
+    assert group_argument([Frame("main", file, GROUPED)], "all_to_all") is None  # an argument of an unknown caller
 
 
 def in_groups(tmp_path: Path, function: str, lines: Mapping[int, int]) -> Verdict:
@@ -259,3 +260,194 @@ def test_two_groups_in_two_orders_are_named_with_their_places(tmp_path: Path) ->
 def test_a_group_that_one_rank_does_not_use_behind_is_no_crossing(tmp_path: Path) -> None:
     verdict = in_groups(tmp_path, "alone", {0: 12, 1: 14})
     assert verdict.verdict == "HUNG" and "`actor`" not in verdict.reason
+
+
+BRANCHES = """
+def by_data(todo):
+    if todo:
+        dist.all_reduce(x)
+    else:
+        dist.barrier()
+
+def by_rank(rank):
+    if rank < 2:
+        dist.all_reduce(x)
+    else:
+        dist.barrier()
+
+def by_error():
+    for batch in batches:
+        try:
+            forward(batch)
+            dist.all_reduce(x)
+        except ValueError:
+            dist.all_gather_object(flags, "bad")
+
+def behind_error():
+    try:
+        forward(batch)
+    except ValueError:
+        dist.all_reduce(x)
+    dist.barrier()
+
+def leaves_early(todo):
+    if todo:
+        dist.all_reduce(x)
+        return
+    dist.barrier()
+
+def wrapped(group):
+    for batch in batches:
+        reduce(x, todo, group)
+        dist.barrier(group=group)
+
+def reduce(x, todo, group):
+    if todo:
+        dist.all_reduce(x, group=group)
+
+def main():
+    group = dist.new_group()
+    wrapped(group)
+
+def main_of_several():
+    for group in groups:
+        wrapped(group)
+"""
+
+
+def branch(path: Path, *calls: tuple[str, str]) -> tuple[Frame, ...]:
+    """A stack of BRANCHES, the innermost first: the collective, and each function with the line that begins so."""
+    frames = []
+    for function, text in calls:
+        lines = BRANCHES.splitlines()
+        start = next(at for at, line in enumerate(lines) if line.startswith(f"def {function}("))
+        at = next(at for at, line in enumerate(lines) if at > start and line.strip().startswith(text))
+        frames.append(Frame(function, str(path), at + 1))
+    return Frame(calls[0][1].removeprefix("dist.").partition("(")[0], TORCH, 100), *frames
+
+
+def in_branches(tmp_path: Path, *stacks: tuple[Frame, ...]) -> Verdict:
+    """A world whose ranks stand in these stacks, at two looks without data in between."""
+    (tmp_path / "branches.py").write_text(BRANCHES)
+    ranks = []
+    for number, frames in enumerate(stacks):
+        main = Thread("MainThread", 100 + number, frames, main=True)
+        looks = tuple(Sample(at_s, "S", threads=(main,), net_quiet_s=20.0) for at_s in (0.0, 1.5))
+        ranks.append(Process(HOST, 100 + number, rank=number, world_size=len(stacks), samples=looks))
+    return judged(*ranks)
+
+
+@pytest.mark.parametrize(
+    ("function", "most", "odd", "hang"),
+    [
+        ("by_data", "dist.all_reduce", "dist.barrier", "K2"),  # each side has left out what the other one runs
+        ("by_rank", "dist.all_reduce", "dist.barrier", "K10"),
+        ("by_error", "dist.all_reduce", "dist.all_gather_object", "K1"),
+        ("by_error", "dist.all_gather_object", "dist.all_reduce", "K2"),  # most have met an error
+        ("behind_error", "dist.all_reduce", "dist.barrier", "K2"),
+        ("leaves_early", "dist.all_reduce", "dist.barrier", "K2"),
+    ],
+)
+def test_of_two_branches_only_a_rank_or_an_error_says_who_is_odd(
+    tmp_path: Path, function: str, most: str, odd: str, hang: str
+) -> None:
+    path = tmp_path / "branches.py"
+    many, single = branch(path, (function, most)), branch(path, (function, odd))
+    verdict = in_branches(tmp_path, many, many, single)
+    assert verdict.triage is not None and (verdict.verdict, verdict.triage.hang) == ("HUNG", hang)
+    assert culprits(verdict) == ([] if hang == "K2" else [2])
+
+
+def test_an_except_is_told_with_its_own_line(tmp_path: Path) -> None:
+    path = tmp_path / "branches.py"
+    many = branch(path, ("by_error", "dist.all_reduce"))
+    single = branch(path, ("by_error", "dist.all_gather_object"))
+    verdict = in_branches(tmp_path, many, many, single)
+    line = 1 + BRANCHES.splitlines().index("        except ValueError:")
+    assert verdict.triage is not None and f"at line {line}," in verdict.triage.culprits[0].why
+    gates = source.gates(single[1]) or ()
+    assert [gate.line for gate in gates if gate.in_handler] == [line]
+
+
+@pytest.mark.parametrize(("main", "named"), [("main", [2]), ("main_of_several", [])])
+def test_a_group_that_a_wrapper_passes_on_is_followed(tmp_path: Path, main: str, named: list[int]) -> None:
+    """The control: the callers go through several groups, so that the ranks may be in two of them."""
+    path = tmp_path / "branches.py"
+    outer = (main, "wrapped(group)")
+    many = branch(path, ("reduce", "dist.all_reduce"), ("wrapped", "reduce("), outer)
+    single = branch(path, ("wrapped", "dist.barrier"), outer)
+    assert culprits(in_branches(tmp_path, many, many, single)) == named
+
+
+THROUGH_GROUPS = """
+def loop(groups):
+    for group in groups:
+        dist.all_reduce(x, group=group)
+
+def by_number(order):
+    for number in order:
+        reduce(x, groups[number])
+
+def reduce(x, group):
+    dist.all_reduce(x, group=group)
+
+def in_steps(group):
+    for step in steps:
+        dist.all_reduce(x, group=group)
+"""
+
+
+@pytest.mark.parametrize(
+    ("calls", "text"),
+    [
+        ([("loop", 4)], "group"),
+        ([("reduce", 11), ("by_number", 8)], "groups[number]"),
+        ([("in_steps", 15)], ""),  # the same group in each round
+        ([("reduce", 11)], ""),
+    ],
+)
+def test_a_loop_over_groups_is_told_with_what_would_decide(
+    tmp_path: Path, calls: list[tuple[str, int]], text: str
+) -> None:
+    path = tmp_path / "groups.py"
+    path.write_text(THROUGH_GROUPS)
+    frames = (Frame("all_reduce", TORCH, 100), *(Frame(function, str(path), line) for function, line in calls))
+    ranks = job(str(path), {0: GRADIENT, 1: GRADIENT})
+    for at, each in enumerate(ranks):
+        threads = (Thread("MainThread", 100 + at, frames, main=True),)
+        looks = tuple(dataclasses.replace(look, threads=threads) for look in each.samples)
+        ranks[at] = dataclasses.replace(each, samples=looks)
+    verdict = judged(*ranks)
+    assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict) and verdict.triage is not None
+    assert (f"`{text}`" in verdict.reason) is bool(text)
+    assert GROUPS_WANTED in verdict.missing
+
+
+SWALLOWED = """
+def step():
+    try:
+        dist.all_reduce(x)
+    except (RuntimeError,
+            ValueError):
+        keep_going()
+    wait_for_somebody()
+"""
+
+
+@pytest.mark.parametrize(("function", "line", "place"), [("step", 7, "caught.py:5"), ("step", 8, "")])
+def test_a_swallowed_error_is_told_with_the_line_of_its_except(
+    tmp_path: Path, function: str, line: int, place: str
+) -> None:
+    """The control: behind the `try` nobody is known to have caught an error."""
+    path = tmp_path / "caught.py"
+    path.write_text(SWALLOWED)
+    ranks = job(str(path), {0: GRADIENT, 1: GRADIENT})
+    stacks = (Frame("all_reduce", TORCH, 100), Frame(function, str(path), 4)), (Frame(function, str(path), line),)
+    for at, frames in enumerate(stacks):
+        threads = (Thread("MainThread", 100 + at, frames, main=True),)
+        looks = tuple(dataclasses.replace(look, threads=threads) for look in ranks[at].samples)
+        ranks[at] = dataclasses.replace(ranks[at], samples=looks)
+    verdict = judged(*ranks)
+    assert verdict.triage is not None and culprits(verdict) == [1], verdict.reason
+    for words in (verdict.triage.culprits[0].why, verdict.triage.next[0]):
+        assert (place in words) if place else ("`except`" not in words)

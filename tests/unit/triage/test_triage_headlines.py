@@ -15,6 +15,7 @@ from harness.triage.flight.model import Collective, Comparison
 from harness.triage.graph import build
 from harness.triage.graph.edges import title
 from harness.triage.judge import triage
+from harness.triage.pasted.text import cut
 from harness.triage.rules.ruling import brief
 from reports.headline import fits
 
@@ -55,6 +56,25 @@ def test_of_a_long_reason_the_first_fact_stands_above_the_whole() -> None:
 
 def test_the_beginning_of_an_error_is_enough() -> None:
     assert brief("a b c", 3) == "a b c" and brief("a b c d", 3) == "a b c …"
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "beginning"),
+    [
+        ("out of memory. Tried to allocate 60.01 GiB. GPU 0 has", 7, "out of memory. Tried to allocate …"),
+        ("out of memory. Tried to allocate 60.01 GiB. GPU 0 has", 8, "out of memory. Tried to allocate 60.01 GiB. …"),
+        ("took 600000 milliseconds before it timed out", 3, "took 600000 milliseconds …"),
+        ("raised ValueError on rank 3 at step 7", 4, "raised ValueError …"),
+        ("raised ValueError on rank 3 at step 7", 5, "raised ValueError on rank 3 …"),
+        ("python train.py --lr 3e-4 --seed 7", 5, "python train.py --lr 3e-4 …"),
+        ("ran out of GPU memory: 60.01 GiB of 79", 6, "ran out of GPU memory …"),
+        ("1 of 2 of 3 of 4", 4, "1 of 2 …"),
+        ("of the to at in by", 4, "of the to at …"),  # each cut parts something
+    ],
+)
+def test_no_cut_parts_a_figure_from_its_unit_or_a_word_from_its_name(text: str, words: int, beginning: str) -> None:
+    assert brief(text, words) == beginning
+    assert cut(text, len(" ".join(text.split()[:words]))) == beginning
 
 
 def test_a_group_without_a_name_is_no_count() -> None:

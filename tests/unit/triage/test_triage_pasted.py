@@ -63,6 +63,22 @@ def test_the_one_that_stands_elsewhere_is_named_and_not_blamed(tmp_path: Path) -
     assert line.startswith("rank 7 ")
 
 
+@pytest.mark.parametrize("readable", [True, False])
+def test_the_branch_of_each_place_is_told_where_the_program_can_be_read(tmp_path: Path, readable: bool) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("def step(rank, t):\n    if rank == 1:\n        dist.broadcast(t, 0)\n    dist.all_reduce(t)\n")
+    if not readable:
+        program.write_text("# changed since\n" * 9)
+
+    def at(line: int, op: str) -> str:
+        return COLLECTIVE.format(op) + f"    step ({program}:{line})\n    <module> ({program}:6)\n"
+
+    (tmp_path / "stacks").mkdir()
+    verdict = judged(job(tmp_path / "stacks", at(4, "all_reduce"), at(3, "broadcast"), at(4, "all_reduce")))
+    [line] = places(verdict)
+    assert ("under `if rank == 1` (line 2)" in line) is readable
+
+
 def test_the_place_is_where_the_odd_one_stands(tmp_path: Path) -> None:
     command = f"{COMMAND} --world-size 4"
     verdict = judged(job(tmp_path, waiting(12), waiting(12), FORWARD, waiting(12), command=command))

@@ -279,6 +279,7 @@ def test_workers_that_poll_for_orders_are_no_ring_of_calls(look: dict[str, Any])
 def test_idle_workers_owe_no_answer_that_is_known() -> None:
     verdict = engine("run_busy_loop get_response zmq.poll zmq.poll")
     assert verdict.verdict == "INSUFFICIENT" and not named(verdict) and len(verdict.missing) >= 2
+    assert "worker (" not in verdict.reason, "either of them may have lost its answer"
 
 
 def woken(one: Process) -> Process:
@@ -328,6 +329,7 @@ def test_the_memory_that_a_core_polls_tells_whose_answer_is_missing(
     assert verdict.verdict == "INSUFFICIENT" and not named(verdict)
     answers = [words.partition("answer of ")[2] for words in verdict.missing if "answer of" in words]
     assert {words.split()[0] for words in answers} == missing
+    assert ("other" in verdict.reason) is (missing == {"other"}) and "first" not in verdict.reason
 
 
 def test_memory_that_no_idle_worker_shares_tells_of_no_answer(file: str) -> None:

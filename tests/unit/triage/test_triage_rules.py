@@ -57,9 +57,9 @@ def at(tmp_path: Path):
 
 
 def test_the_text_says_what_stands_in_a_handler(at):
-    assert source.in_handler(at("step", "keep_alive()"))
-    assert not source.in_handler(at("step", "module()"))
-    assert not source.in_handler(at("train", "keep_alive()"))  # another function has that line
+    assert source.handler_line(at("step", "keep_alive()")) == at("step", "except RuntimeError:").line
+    assert not source.handler_line(at("step", "module()"))
+    assert not source.handler_line(at("train", "keep_alive()"))  # another function has that line
 
 
 def test_the_text_says_which_loop_was_left(at):
@@ -90,8 +90,9 @@ def test_a_text_that_cannot_be_read_answers_nothing(tmp_path, content):
     if content is not None:
         file.write_text(content)
     frame = Frame("main", str(file), 1)
-    assert (source.in_handler(frame), source.rank_condition(frame), source.behind_loop(frame, frame)) == (False, "", 0)
-    assert not source.in_handler(Frame("main", "train.py", 1)) and not source.in_handler(Frame("f", "/etc/passwd", 1))
+    assert (source.handler_line(frame), source.rank_condition(frame), source.behind_loop(frame, frame)) == (0, "", 0)
+    assert not source.handler_line(Frame("main", "train.py", 1))
+    assert not source.handler_line(Frame("f", "/etc/passwd", 1))
 
 
 @pytest.mark.parametrize(

@@ -236,3 +236,49 @@ def test_evidence_that_was_taken_with_frames_of_the_parent_is_read_without_them(
     directory.write(Evidence(str(tmp_path), "live", "", 0.0, (kept,)), tmp_path)
     (process,) = directory.read(tmp_path).processes
     assert (process.threads[0].frames, process.forked_at) == ((run,), "train.py:9 in main")
+
+
+FORKS = """
+def start():
+    pid = os.fork()
+    if pid == 0:
+        work()
+
+def twice():
+    if os.fork():
+        return
+    if os.fork() == 0:
+        work()
+
+def behind():
+    work()
+    os.fork()
+
+def starts_later():
+    def later():
+        os.fork()
+    work()
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "line", "forked", "place"),
+    [
+        ("start", 5, True, "job.py:3 in start"),
+        ("start", 5, False, ""),  # the parent itself
+        ("twice", 11, True, ""),  # which of the two is not known
+        ("behind", 14, True, ""),
+        ("starts_later", 20, True, ""),  # in a function of its own
+    ],
+)
+def test_the_text_says_where_a_process_was_forked(
+    tmp_path: Path, function: str, line: int, forked: bool, place: str
+) -> None:
+    path = tmp_path / "job.py"
+    path.write_text(FORKS)
+    frames = (Frame("work", "/nowhere/work.py", 3), Frame(function, str(path), line), Frame("<module>", str(path), 21))
+    look = Sample(0.0, "S", threads=(Thread("MainThread", 7, frames, main=True),))
+    process = Process("host", 7, samples=(look,), forked=forked)
+    assert copied_frames.fork_place(process) == place
+    by_multiprocessing = dataclasses.replace(process, forked_at="train.py:9 in main")
+    assert copied_frames.fork_place(by_multiprocessing) == "train.py:9 in main"
