@@ -807,7 +807,7 @@ BEFORE_GROUP = {
     **dict.fromkeys(("reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "gather",
                      "gather_object"), 3),
 }  # fmt: skip
-_OF_TRAINING = frozenset(_BEFORE_GROUP) - {"reduce"} | {"backward"}  # a reduce may be one of functools
+_OF_TRAINING = frozenset(BEFORE_GROUP) - {"reduce"} | {"backward"}  # a reduce may be one of functools
 
 
 def group_of(frame: Frame, function: str) -> str:
