@@ -16,7 +16,7 @@ from scenarios.engines.coupling import Draw
 from scenarios.engines.sampling import OUTSIDE, Ordered, Reading, Tempered, filtered, untruncated
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.native_fit import Fit, Fitter
-from scenarios.ppo.native_scores import NAMES, Drawn, Hypothesis, punished, read, scores
+from scenarios.ppo.native_scores import NAMES, Drawn, Hypothesis, punished, read, scores, uniform
 from scenarios.settings import Sampling
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -235,6 +235,15 @@ def test_a_top_p_without_the_token_that_reaches_its_share_is_told_from_a_narrowe
     assert [fit.change for fit in fits(Hypothesis(asked, exclusive=True), asked, 80)] == ["exclusive"]
     narrower = fits(Hypothesis(replace(asked, top_p=asked.top_p - 0.15)), asked, 80)
     assert [fit.change for fit in narrower] == ["top_p"] and abs(narrower[0].value - asked.top_p + 0.15) < 0.02
+
+
+def test_tokens_behind_all_of_the_mass_are_no_number_out_of_range() -> None:
+    """Seen in half precision: rounding let in tokens at the edge of top-p, and 1.1 to the power of 10,000 overflows."""
+    sound = torch.linspace(0, 1, 20_000, dtype=torch.float64)
+    at_the_edge = sound.clone()
+    at_the_edge[-20:] = 1.0
+    assert uniform(sound, torch.full_like(sound, 1e-9)) and uniform(at_the_edge, torch.full_like(sound, 0.1)) is False
+    assert uniform(at_the_edge, torch.where(at_the_edge == 1.0, 0.1, 1e-9))
 
 
 def test_a_penalty_blind_to_the_prompt_is_told_from_another_penalty() -> None:
