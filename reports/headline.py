@@ -34,18 +34,19 @@ def beginning(parts: Sequence[str], words: int) -> str:
 
 _FIGURE = re.compile(r"[(\[~<>=]*[+-]?\d[\d.,:/x]*")
 _UNIT = re.compile(r"[^\W\d]|%")
-# Words that the next word completes.
-_LINKS = re.compile(r"(?i)of|to|at|in|on|by|for|from|with|than|the|an?|and|or|after|before|is|was")
-_NAMED = re.compile(
-    r"(?i)-{1,2}[a-z][\w-]*|ranks?|pid|process|group|node|line|step|gpu|device|port|code|signal|errno|status|version"
+# Words and options that any next word completes, and words that a number completes.
+_LINKS = re.compile(r"(?i)of|to|at|in|on|by|for|from|with|than|the|an?|and|or|after|before|is|was|-{1,2}[a-z][\w-]*")
+_NUMBERED = re.compile(
+    r"(?i)ranks?|pid|process|group|node|line|step|gpu|device|port|code|signal|errno|status|version|number"
 )
+_NUMBER = re.compile(r"[#'\"(\[]?[+-]?\d")
 _MOST_LEFT_OUT = 3  # words by which a cut comes earlier
 
 
 def _parts(around: Sequence[str]) -> bool:
     """Whether a cut between the last two of three words parts what belongs together."""
     before, last, following = around
-    if _LINKS.fullmatch(last) or _NAMED.fullmatch(last):
+    if _LINKS.fullmatch(last) or (_NUMBERED.fullmatch(last) and _NUMBER.match(following)):
         return True
-    is_figure = _FIGURE.fullmatch(last) is not None and not _NAMED.fullmatch(before)
+    is_figure = _FIGURE.fullmatch(last) is not None and not _NUMBERED.fullmatch(before)
     return is_figure and _UNIT.match(following) is not None and not _LINKS.fullmatch(following)

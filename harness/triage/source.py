@@ -13,6 +13,7 @@ A file that is absent, too large, or does not have the frame's function at that 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -23,7 +24,8 @@ from harness.triage.evidence import Frame
 
 MAX_BYTES = 2 << 20  # bytes of source text; larger files are generated and not read
 MAX_BASE, MAX_EXPONENT = 1000.0, 20.0  # of a power that is computed; a larger one is no length of a sleep
-_RANK_WORDS = ("rank", "is_main", "is_master", "is_leader", "main_process", "is_first")
+# Words of a condition that asks for the rank: `rank`, `local_rank`, `get_rank()`, `rank_zero`, and no `reranker`.
+_RANK = re.compile(r"(?<![a-z])ranks?(?![a-z])|is_main|is_master|is_leader|main_process|is_first", re.IGNORECASE)
 
 
 def handler_line(frame: Frame) -> int:
@@ -42,7 +44,7 @@ def rank_condition(frame: Frame) -> str:
     for node in ast.walk(body):
         if isinstance(node, ast.If) and any(holds(part, frame.line) for part in node.body):
             text = ast.unparse(node.test)
-            if any(word in text.lower() for word in _RANK_WORDS):
+            if _RANK.search(text):
                 condition = text
     return condition
 
@@ -719,7 +721,7 @@ class Gate:
 
     @property
     def asks_for_rank(self) -> bool:
-        return "`if " in self.words and any(word in self.words.lower() for word in _RANK_WORDS)
+        return "`if " in self.words and bool(_RANK.search(self.words))
 
     @property
     def in_handler(self) -> bool:

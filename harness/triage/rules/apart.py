@@ -17,7 +17,7 @@ from harness.triage.graph import Subject
 from harness.triage.graph.motion import BETWEEN_RANKS, BUSY_CORES
 from harness.triage.graph.sockets import main_frames
 from harness.triage.graph.worlds import same_world
-from harness.triage.group_argument import group_argument
+from harness.triage.group_argument import GroupArgument, group_argument
 from harness.triage.places import runs_users
 from harness.triage.rules import standing
 from harness.triage.rules.closed import NOBODY_LEFT, cycle
@@ -250,6 +250,8 @@ def left_out(case: Case, places: Sequence[standing.Place]) -> Ruling | None:
     groups = group_argument(awaited, function), group_argument(elsewhere, later)
     if groups[0] is None or groups[0] != groups[1] or (departure := _departure(awaited, elsewhere)) is None:
         return None
+    if departure.hang == "K10" and groups[0] != GroupArgument():
+        return None  # one name may be a group of its own for the ranks of each branch
     most, odd = places
     waits = agreeing(len(most.subjects), "waits", "wait")
     why = {

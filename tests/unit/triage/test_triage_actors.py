@@ -55,8 +55,9 @@ BY_WHAT_WAS_SEEN = frozenset({
 })  # fmt: skip
 NEVER_HUNG = frozenset({
     "nodes.incomplete", "nodes.unlooked", "nodes.moments", "pauses.debugger", "ras.pasted", "ray_lists.pasted",
-    "recorder_findings.analysed", "pasted.first_error", "pasted.one_look", "pasted.last_lines", "pasted.signalled",
-    "pauses.flowing", "pauses.slow", "locks.worked",
+    "recorder_findings.analysed",
+    "pasted.first_error", "pasted.one_look", "pasted.last_lines", "pasted.signalled", "pauses.flowing", "pauses.slow",
+    "locks.worked",
     "makers.at_work", "pauses.fresh", "pasted.first_error_of_waiters", "pasted.timed_out", "pasted.without_dump",
     "pasted.in_kernel", "alone.unreleased", "calls.read_ring",
     "nodes.lost", "resources.unmet", "makers.undecided", "polls.undecided", "alive.undecided", "outsiders.unopened",

@@ -275,6 +275,13 @@ def by_rank(rank):
     else:
         dist.barrier()
 
+def by_rank_in_groups(rank, groups):
+    mine = groups[rank < 2]
+    if rank < 2:
+        dist.all_reduce(x, group=mine)
+    else:
+        dist.barrier(group=mine)
+
 def by_error():
     for batch in batches:
         try:
@@ -342,6 +349,7 @@ def in_branches(tmp_path: Path, *stacks: tuple[Frame, ...]) -> Verdict:
     [
         ("by_data", "dist.all_reduce", "dist.barrier", "K2"),  # each side has left out what the other one runs
         ("by_rank", "dist.all_reduce", "dist.barrier", "K10"),
+        ("by_rank_in_groups", "dist.all_reduce", "dist.barrier", "K2"),  # each branch may have a group of its own
         ("by_error", "dist.all_reduce", "dist.all_gather_object", "K1"),
         ("by_error", "dist.all_gather_object", "dist.all_reduce", "K2"),  # most have met an error
         ("behind_error", "dist.all_reduce", "dist.barrier", "K2"),

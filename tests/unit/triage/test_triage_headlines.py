@@ -69,6 +69,8 @@ def test_the_beginning_of_an_error_is_enough() -> None:
         ("python train.py --lr 3e-4 --seed 7", 5, "python train.py --lr 3e-4 …"),
         ("ran out of GPU memory: 60.01 GiB of 79", 6, "ran out of GPU memory …"),
         ("1 of 2 of 3 of 4", 4, "1 of 2 …"),
+        ("raised it in this process and went on", 5, "raised it in this process …"),
+        ("ended with exit code 137 and nobody", 4, "ended with exit …"),
         ("of the to at in by", 4, "of the to at …"),  # each cut parts something
     ],
 )

@@ -84,6 +84,29 @@ def test_the_text_says_what_asks_for_the_rank(at):
     assert source.rank_condition(at("train", "other()")) == "" and source.rank_condition(at("train", "save()", 1)) == ""
 
 
+@pytest.mark.parametrize(
+    ("condition", "asks"),
+    [
+        ("rank == 0", True),
+        ("dist.get_rank() == 0", True),
+        ("self.local_rank < 2", True),
+        ("os.environ['RANK'] == '0'", True),
+        ("trainer.is_rank_zero", True),
+        ("accelerator.is_main_process", True),
+        ("reranker.enabled", False),
+        ("self.ranking > 3", False),
+        ("me in ranks", True),
+        ("franked", False),
+    ],
+)
+def test_what_is_a_condition_on_the_rank(tmp_path, condition, asks):
+    file = tmp_path / "conditions.py"
+    file.write_text(f"def step():\n    if {condition}:\n        save()\n")
+    frame = Frame("step", str(file), 3)
+    assert bool(source.rank_condition(frame)) is asks
+    assert [gate.asks_for_rank for gate in source.gates(frame) or ()] == [asks]
+
+
 @pytest.mark.parametrize("content", ["def broken(:\n", "\x00", None, "x = 1\n" * 400_000])
 def test_a_text_that_cannot_be_read_answers_nothing(tmp_path, content):
     file = tmp_path / "train.py"
