@@ -109,11 +109,11 @@ def _sleep(case: Case, subject: Subject, process: Process) -> str:
     Without both a rank is judged by its counters, which stand. A process that is no rank has none, so nothing shows
     that it does not go on.
     """
-    if not subject.doing.kind == subject.before.kind == "sleep":
+    if subject.doing.kind != "sleep" or not (subject.before.kind == "sleep" or _stood_in_limited_call(process)):
         return ""
     frames = process.main_frames
     loop = source.loop_around(frames[0]) if frames else source.Loop.UNKNOWN
-    left_s = process.last_look.sleeps_s
+    left_s = next((look.sleeps_s for look in reversed(process.samples) if look.sleeps_s is not None), None)
     if loop is source.Loop.UNKNOWN and left_s is None:
         return "" if process.rank is not None else "a sleep, and its source text cannot be read"
     length_s = left_s if left_s is not None else source.slept_s(frames[0])
@@ -122,6 +122,13 @@ def _sleep(case: Case, subject: Subject, process: Process) -> str:
     if loop is source.Loop.ENDLESS and not source.passes_on(frames[0]):
         return ""
     return f"its sleep ends in {left_s:.0f} s" if left_s is not None else "a sleep ends by itself"
+
+
+def _stood_in_limited_call(process: Process) -> bool:
+    """Whether the main thread stood at one place in a call with a time limit at every look: a sleep in compiled code,
+    which the native stack, taken last, shows to be one."""
+    looks = process.samples
+    return all(look.timed for look in looks) and process.first_look.main_frames == process.main_frames
 
 
 def _limit(case: Case, subject: Subject, process: Process) -> str:

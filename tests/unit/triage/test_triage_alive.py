@@ -114,6 +114,22 @@ def test_the_kernel_says_when_a_sleep_ends(file: str, function: str, left_s: flo
     assert (verdict.verdict, culprits(verdict)) == (("HUNG", {1}) if named else ("INSUFFICIENT", set()))
 
 
+@pytest.mark.parametrize(("timed", "left_s", "named"), [(True, None, False), (False, None, True), (True, 1e8, True)])
+def test_a_sleep_in_compiled_code_is_one_at_each_look(
+    file: str, timed: bool, left_s: float | None, named: bool
+) -> None:
+    """`sleep(72)` of the C library: only the native stack, which is taken last, names it. Once py-spy has stopped its
+    process it goes on as restart_syscall(2), whose arguments tell a limit and no length."""
+    late = standing(rank(1, "main", world=2), at(file, "waits"), "do_syscall_64")
+    looks = [dataclasses.replace(look, timed=timed) for look in late.samples]
+    looks[0] = dataclasses.replace(looks[0], sleeps_s=left_s)
+    main = looks[-1].threads[0]
+    below = (Frame("clock_nanosleep", "libc.so.6", 0), Frame("nanosleep", "libc.so.6", 0))
+    native = (dataclasses.replace(main, frames=(*below, *main.frames), native=True),)
+    verdict = judged(dataclasses.replace(late, samples=tuple(looks), native=native))
+    assert (verdict.verdict, culprits(verdict)) == (("HUNG", {1}) if named else ("INSUFFICIENT", set()))
+
+
 def test_a_server_that_sleeps_before_it_answers_is_not_blamed(file: str) -> None:
     asks = rank(0, "main score getresponse", world=1, peers=("127.0.0.1:8000",))
     server = process(70, "judge", "main", listening=("127.0.0.1:8000",))
