@@ -379,6 +379,9 @@ def _in_matrix(error: HarnessError, path: Path) -> str:
         return f"{_KEYS[words[0]]} = [{json.dumps(words[1])}]   # in that cell of {path}"
     if words[:1] and words[0].startswith("-"):
         return f"change what {words[0]} sets, in that cell of {path}"
+    if error.instead and len(words) == 1:  # a name, and others behind it
+        others = "".join((error.fix or "").partition("   # ")[1:])
+        return f"write {words[0]} in place of {error.instead}, in that cell of {path}{others}"
     return error.advice or f"change it in {path}"
 
 

@@ -459,6 +459,22 @@ def test_a_matrix_that_cannot_be_is_one_sentence(
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize(("wrong", "right"), [("trlx", "hf"), ("nosuch", "ppo-tiny")])
+def test_the_fix_of_a_wrong_name_is_a_change_of_the_matrix_and_no_command(
+    tmp_path: Path, wrong: str, right: str
+) -> None:
+    """It was `hf   # or vllm or sglang in place of trlx`, which runs a program of that name."""
+    pair, scenario = (wrong, "ppo-tiny") if right == "hf" else ("hf", wrong)
+    file = tmp_path / "matrix.toml"
+    file.write_text(f'name = "x"\n[matrix]\npairs = [["{pair}", "hf"]]\nscenarios = ["{scenario}"]\n')
+    with pytest.raises(BadInput) as refusal:
+        matrix.load(file)
+    fix = (refusal.value.fix or "").partition("   # ")[0]
+    assert fix == f"write {right} in place of {wrong}, in that cell of {file}"
+    file.write_text(file.read_text().replace(wrong, right))
+    matrix.load(file)
+
+
 def test_the_matrix_of_the_page_is_valid(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "how-to" / "nightly.md").read_text()
     (tmp_path / "doc.toml").write_text(re.findall(r"^```toml\n(.*?)^```", page, re.M | re.S)[0])
