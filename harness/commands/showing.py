@@ -66,9 +66,9 @@ def show_aside(subject: Subject, format: str) -> None:
 @contextlib.contextmanager
 def progress() -> Iterator[Any]:
     """The progress of a run, on stderr."""
-    from rich.console import Console
+    from reports.console import terminal_console
 
-    with view(Console(stderr=True)) as live_view:
+    with view(terminal_console(stderr=True)) as live_view:
         yield live_view
 
 

@@ -79,8 +79,9 @@ class Bar:
     """A progress bar of rich: the step, uv's output, the megabytes where they are known, and the time."""
 
     def __init__(self, title: str, stream: TextIO) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        from reports.console import terminal_console
 
         self._rich = Progress(
             SpinnerColumn(),
@@ -88,7 +89,7 @@ class Bar:
             BarColumn(bar_width=24),
             TextColumn("[dim]{task.fields[detail]}"),
             TimeElapsedColumn(),
-            console=Console(file=stream),
+            console=terminal_console(file=stream),
             transient=False,
         )
         self._task = self._rich.add_task("", title=title, detail="", total=None)
