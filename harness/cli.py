@@ -568,8 +568,8 @@ def _addressed(error: BaseException, words: Sequence[str]) -> _Message:
         # Ray wraps an actor's error in one of the same type, whose text is a traceback.
         fix = amended(words, getattr(error, "fix", None) or "")
         return _Message(str(getattr(error, "cause", None) or error), fix)
-    if isinstance(error, ModuleNotFoundError) and (extra := extras.bringing(_module(error))):
-        return _Message(f"this needs {_module(error)}, which is not installed here", extras.install_command(extra))
+    if isinstance(error, ModuleNotFoundError) and (needed := extras.of_command("".join(words[:1]), _module(error))):
+        return _Message(f"this needs {_module(error)}, which is not installed here", extras.install_command(*needed))
     if isinstance(error, MemoryError):
         fix = "ulimit -v; free -m   # how much there is"
         return _Message("the memory that this command may use is not enough for what it was given", fix)
