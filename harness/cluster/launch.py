@@ -34,6 +34,7 @@ from scenarios.engines.engine_processes import alive, descendants
 from scenarios.ports import free_port, refused
 from scenarios.remote import Host, Remote
 from scenarios.settings import Placement
+from scenarios.shared_memory import Segments
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 TERM_GRACE_S = 3.0  # chosen: seconds between SIGTERM and SIGKILL
@@ -88,6 +89,7 @@ class Cluster:
         self._forks = ForkServers(() if address else preload, fork_sockets)
         self._ours = ours or address is None
         self._before: set[int] = set()
+        self._segments = Segments()
         self._actors: list[Any] = []
         self._placement: Any = None
         self._logs = ""  # folder of Ray's logs, for a cluster that we started
@@ -168,6 +170,7 @@ class Cluster:
         import ray
 
         warnings_dropped()
+        self._segments.look(self._started())
         with contextlib.suppress(Exception):  # teardown continues whatever Ray says: ending the pids below counts
             for handle in self._actors:
                 ray.kill(handle)
@@ -176,6 +179,7 @@ class Cluster:
         self._forks.end()
         if not self._address:
             self._end_processes()
+        self._segments.unlink_unused()
         if self._scratch is not None:
             self._scratch.cleanup()
         failed = exc[0] is not None and not isinstance(exc[1], KeyboardInterrupt)
@@ -359,8 +363,11 @@ class Cluster:
         return Remote(handle, urgent)
 
     def _end_processes(self) -> None:
-        mine = [pid for pid in descendants(os.getpid()) if pid != os.getpid() and pid not in self._before]
-        end(mine)
+        end(self._started())
+
+    def _started(self) -> list[int]:
+        """The processes below this one that were not there before the cluster."""
+        return [pid for pid in descendants(os.getpid()) if pid != os.getpid() and pid not in self._before]
 
 
 def placed_at(bundle: dict[str, float], place: str) -> dict[str, float]:
