@@ -28,6 +28,7 @@ from typer.core import TyperGroup
 
 from harness import completion, exit_cleanup, extras, misplaced_words, missing_words, pydantic_errors
 from harness.amended_command import amended, amended_by_all
+from harness.aside import print_aside
 from harness.commands import (
     adapters,
     audit,
@@ -54,7 +55,6 @@ from harness.commands import (
     watch,
 )
 from harness.commands.doors import DOORS
-from harness.commands.showing import print_aside
 from harness.commands.typed_options import WORDS
 from harness.errors import ERROR_FILE, STARTER, BadInput, HarnessError, Interrupted, Terminated, mistakes_of, near_names
 from harness.other_paths import disk_of, nearest_folder
