@@ -365,6 +365,8 @@ def parsed_line(words: Sequence[str]) -> Any:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. A traceback is shown only with `HARNESS_DEBUG=1`."""
     signal.signal(signal.SIGTERM, _terminated)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # `nohup` ignores it
+        signal.signal(signal.SIGHUP, _terminated)
     if starter := os.environ.pop(STARTER, ""):
         exit_cleanup.with_parent(int(starter))
     code = _run(arguments)
@@ -627,8 +629,11 @@ def _command_line() -> str:
 
 
 def _terminated(signum: int, frame: FrameType | None) -> None:
-    Terminated.arrived = True  # Ray turns any exception of a handler inside its calls into a plain KeyboardInterrupt
-    raise Terminated()
+    repeated = signum == Terminated.arrived == signal.SIGHUP and not Terminated.lost
+    Terminated.arrived = signum  # Ray turns any exception of a handler inside its calls into a plain KeyboardInterrupt
+    Terminated.lost = False
+    if not repeated:  # the shell and the kernel each send a SIGHUP, and the second would end the cleaning up
+        raise Terminated()
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from harness.cluster import ray_token
 from harness.cluster.fork_servers import ForkServers, Preload
 from harness.cluster.ray_output import quiet_in_vain, warnings_aside, warnings_dropped
 from harness.cluster.ray_start import FIND_GCS, RAY_PORT, job, lean, on_loopback
-from harness.errors import HarnessError
+from harness.errors import HarnessError, Terminated
 from scenarios.engines.engine_processes import alive, descendants
 from scenarios.ports import free_port, refused
 from scenarios.remote import Host, Remote
@@ -132,9 +132,11 @@ class Cluster:
                     f"the Ray cluster could not be {what}: {_first_line(error)}",
                     fix=FIND_GCS,
                 ) from error
-            except BaseException:  # an interrupt: no `__exit__` follows an `__enter__` that raises
+            except BaseException as error:  # an interrupt: no `__exit__` follows an `__enter__` that raises
                 self._forks.end()
                 self._end_processes()
+                if isinstance(error, SystemExit) and error.code == signal.SIGTERM:  # of Ray's handler, in ray.init
+                    raise Terminated() from error
                 raise
         warnings_aside()
         if self._ours:
