@@ -735,8 +735,9 @@ def _nothing_maps(
 
 def _methods(file: Path) -> Iterator[str]:
     """The methods of the file's classes that return something, as CLASS.NAME; without those of Python itself."""
-    for node in ast.parse(limits.read_text(file)).body:
-        for method in node.body if isinstance(node, ast.ClassDef) else ():
-            returns = any(isinstance(inner, ast.Return) and inner.value for inner in ast.walk(method))
-            if isinstance(method, ast.FunctionDef) and returns and not method.name.startswith("__"):
-                yield f"{node.name}.{method.name}"
+    classes = (node for node in ast.parse(limits.read_text(file)).body if isinstance(node, ast.ClassDef))
+    for owner in classes:
+        for method in (node for node in owner.body if isinstance(node, ast.FunctionDef)):
+            returns = any(isinstance(node, ast.Return) and node.value for node in ast.walk(method))
+            if returns and not method.name.startswith("__"):
+                yield f"{owner.name}.{method.name}"

