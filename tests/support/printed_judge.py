@@ -103,7 +103,7 @@ EXPRESSIONS = (
     (r"^words\[(?::begin|end:)\]$", ""),
     (r"\[\*path, \*arguments", "doctor"),
     (r"is_engine\(word\)", "vllm sglang"),
-    (r"shape\.context|^limit$", "128"),  # of a context, which a prompt and a response fit into
+    (r"^positions$|max_model_len\)$", "128"),  # of a context, which a prompt and a response fit into
     (r"changed_words", "doctor"),
     (r"^(?:comment|note)$", ""),
     (r"rollout\.mode$", "coupled"),
@@ -130,7 +130,7 @@ EXPRESSIONS = (
     (r"rebuild|wanted\.command", "harness env create vllm"),
     (r"run_dir|evidence|path|run\b|named|folder|given|file|state\.LOG|out\b|Path\(|tempfile", "runs/x"),
     (
-        r"size|ranks|shape\.context|version|number|len\(|low|high|steps|limit|stop|MiB|int\(|max\(|min\(|math|minutes",
+        r"size|ranks|version|number|len\(|low|high|steps|limit|stop|MiB|int\(|max\(|min\(|math|minutes",
         "2",
     ),
     (r"host", "10.0.0.1"),
