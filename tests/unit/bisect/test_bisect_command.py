@@ -121,7 +121,7 @@ def test_a_folder_is_searched_by_one_process_at_a_time(folder: Path, capsys: pyt
         (["bisect", "vllm", "--against", "sglang"], "'vllm' is not a range GOOD..BAD"),
         (["bisect", "vllm@0.29..0.32"], "needs --against"),
         (["bisect", "vllm@0.29..new", "--against", "sglang"], "names no two versions"),
-        (["bisect", "hf@1..2", "--against", "hf"], "takes no @"),
+        (["bisect", "hf@1..2", "--against", "hf"], "no engine 'hf' with releases"),
         (["bisect", "--good", "a.toml"], "needs --bad"),
         (["bisect", "--good", "a.toml", "--bad", "a.toml"], "do not differ in anything"),
         (["bisect", "--good", "a.toml", "--bad", "c.toml"], "c.toml does not exist"),
