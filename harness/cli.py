@@ -28,6 +28,7 @@ from typer.core import TyperGroup
 
 from harness import completion, exit_cleanup, extras, misplaced_words, missing_words, pydantic_errors
 from harness.amended_command import amended, amended_by_all
+from harness.aside import print_aside
 from harness.commands import (
     adapters,
     audit,
@@ -54,7 +55,6 @@ from harness.commands import (
     watch,
 )
 from harness.commands.doors import DOORS
-from harness.commands.showing import print_aside
 from harness.commands.typed_options import WORDS
 from harness.errors import ERROR_FILE, STARTER, BadInput, HarnessError, Interrupted, Terminated, mistakes_of, near_names
 from harness.other_paths import disk_of, nearest_folder
@@ -365,6 +365,8 @@ def parsed_line(words: Sequence[str]) -> Any:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. A traceback is shown only with `HARNESS_DEBUG=1`."""
     signal.signal(signal.SIGTERM, _terminated)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # `nohup` ignores it
+        signal.signal(signal.SIGHUP, _terminated)
     if starter := os.environ.pop(STARTER, ""):
         exit_cleanup.with_parent(int(starter))
     code = _run(arguments)
@@ -391,6 +393,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         return leave.code if isinstance(leave.code, int) else 2  # a text, which Python would print and exit with 1
     except KeyboardInterrupt as error:
         return _tell(Interrupted.by(error), words)
+    except BrokenPipeError:  # of what is printed outside of a command
+        _mute()
+        return exit_code_of(signal.SIGPIPE)
     except Exception as error:  # the only place that catches all errors: Python's exit code 1 would read as a verdict
         if isinstance(error, OSError) and error.filename is None:  # of the output: what waits there would raise again
             _mute()
@@ -568,8 +573,8 @@ def _addressed(error: BaseException, words: Sequence[str]) -> _Message:
         # Ray wraps an actor's error in one of the same type, whose text is a traceback.
         fix = amended(words, getattr(error, "fix", None) or "")
         return _Message(str(getattr(error, "cause", None) or error), fix)
-    if isinstance(error, ModuleNotFoundError) and (extra := extras.bringing(_module(error))):
-        return _Message(f"this needs {_module(error)}, which is not installed here", extras.install_command(extra))
+    if isinstance(error, ModuleNotFoundError) and (needed := extras.of_command("".join(words[:1]), _module(error))):
+        return _Message(f"this needs {_module(error)}, which is not installed here", extras.install_command(*needed))
     if isinstance(error, MemoryError):
         fix = "ulimit -v; free -m   # how much there is"
         return _Message("the memory that this command may use is not enough for what it was given", fix)
@@ -624,8 +629,11 @@ def _command_line() -> str:
 
 
 def _terminated(signum: int, frame: FrameType | None) -> None:
-    Terminated.arrived = True  # Ray turns any exception of a handler inside its calls into a plain KeyboardInterrupt
-    raise Terminated()
+    repeated = signum == Terminated.arrived == signal.SIGHUP and not Terminated.lost
+    Terminated.arrived = signum  # Ray turns any exception of a handler inside its calls into a plain KeyboardInterrupt
+    Terminated.lost = False
+    if not repeated:  # the shell and the kernel each send a SIGHUP, and the second would end the cleaning up
+        raise Terminated()
 
 
 if __name__ == "__main__":

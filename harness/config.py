@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import scenarios
-from harness import pydantic_errors
+from harness import model_shape, pydantic_errors
 from harness.amended_command import COMMENT
 from harness.errors import BadInput, HarnessError, mistakes_of, nearest, refuse
 from harness.other_paths import free_path
@@ -415,7 +415,8 @@ def _check_ranges(scenario: Scenario, where: str) -> None:
     try:
         canonical_request.check_room(None, scenario)
     except ParameterRefused as error:
-        raise BadInput(f"{where}: {error}", fix=error.fix) from error
+        fix = canonical_request.with_room(None, scenario, model_shape.longest(scenario.model.path))
+        raise BadInput(f"{where}: {error}", fix=fix) from error
     if scenario.train:
         _check_batches(scenario, where)
 

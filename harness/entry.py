@@ -18,8 +18,10 @@ def main() -> None:
         elif isinstance(getattr(sys, name).buffer, io.RawIOBase):
             setattr(sys, name, _buffered(getattr(sys, name)))
     try:
+        from harness import lost_interrupts
         from harness.cli import main as run
 
+        lost_interrupts.send_again()
         code = run()
         sys.stdout.flush()
         sys.stderr.flush()

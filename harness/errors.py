@@ -102,13 +102,15 @@ def last_line(error: BaseException) -> str:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM arrived. It is handled like Ctrl-C; only the exit code differs."""
+    """SIGTERM arrived, or SIGHUP of a closed terminal. It is handled like Ctrl-C; only the exit code differs."""
 
-    arrived = False
+    arrived = 0  # the number of the signal
+    lost = False  # whether Python ignored it, so that it comes again
 
 
 class Interrupted(HarnessError):
-    """The command was stopped on request, and has cleaned up. Exit code 130 for Ctrl-C, 143 for SIGTERM.
+    """The command was stopped on request, and has cleaned up. Exit code 130 for Ctrl-C, 143 for SIGTERM, 129 for
+    SIGHUP.
 
     Notes on the interrupt (`add_note`) become part of the sentence, and its attribute `fix` the command to type next.
     """
@@ -118,6 +120,6 @@ class Interrupted(HarnessError):
     @classmethod
     def by(cls, cause: KeyboardInterrupt, message: str = "interrupted", *, fix: str | None = None) -> Interrupted:
         error = cls("; ".join([message, *getattr(cause, "__notes__", ())]), fix=fix or getattr(cause, "fix", None))
-        terminated = isinstance(cause, Terminated) or Terminated.arrived
-        error.exit_code = exit_code_of(signal.SIGTERM if terminated else signal.SIGINT)
+        default = signal.SIGTERM if isinstance(cause, Terminated) else signal.SIGINT
+        error.exit_code = exit_code_of(Terminated.arrived or default)
         return error

@@ -48,5 +48,6 @@ EXITS = (
     Exit("its own", _JOBS, "the command ended by itself; 128 + n: by signal n"),
     Exit("2", "every command", "bad input: the message names what is wrong, and the command that fixes it"),
     Exit("130", "every command", "interrupted by Ctrl-C"),
+    Exit("129", "every command", "its terminal was closed (SIGHUP)"),
     Exit("143", "every command", "interrupted by SIGTERM"),
 )

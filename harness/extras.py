@@ -22,6 +22,13 @@ from urllib.parse import unquote, urlsplit
 from harness.errors import BadInput
 from probes.distribution import NAME, named
 
+# The extras that a command needs in all, by its first word: the one that brings the first module which is missing may
+# lack the next. Any other command needs what brings the module.
+_OF_COMMANDS = {
+    "nightly": ("nightly", "parity"),  # its cells are `harness parity`
+    **dict.fromkeys(("bisect", "faults", "parity", "replay", "run", "up"), ("parity",)),
+}
+
 
 def bringing(module: str) -> str:
     """The extra that brings a module; empty if none does."""
@@ -46,25 +53,32 @@ def need(module: str) -> None:
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
 
-def install_command(extra: str) -> str:
-    """The command that adds an extra to this installation.
+def of_command(command: str, module: str) -> tuple[str, ...]:
+    """The extras that a command of the harness needs, which misses a module; none where no extra brings the module."""
+    extra = bringing(module)
+    needed = _OF_COMMANDS.get(command, ())
+    return (needed or (extra,)) if extra else ()
+
+
+def install_command(*extras: str) -> str:
+    """The command that adds extras to this installation.
 
     It keeps the installation's source, its other extras and its plug-ins. If the source is gone, it installs only what
-    the extra brings.
+    the extras bring.
     """
     prefix, origin = Path(sys.prefix), _origin()
     if origin.temporary:
-        return shlex.join([*_installer(), *_brought(extra)])
+        return shlex.join([*_installer(), *dict.fromkeys(itertools.chain.from_iterable(map(_brought, extras)))])
     if receipt := _read(prefix / "uv-receipt.toml"):
         entry, companions = _requirements(receipt)
         kept = [word for companion in companions for word in _with(companion)]
-        return shlex.join(["uv", "tool", "install", *origin.words(*entry.get("extras", ()), extra), *kept])
+        return shlex.join(["uv", "tool", "install", *origin.words(*entry.get("extras", ()), *extras), *kept])
     if receipt := _read(prefix / "pipx_metadata.json"):
         mine = _named_extras(str(receipt.get("main_package", {}).get("package_or_url")))
-        return shlex.join(["pipx", "install", "--force", *origin.words(*mine, extra)])
+        return shlex.join(["pipx", "install", "--force", *origin.words(*mine, *extras)])
     if _of_uvx(prefix):
-        return shlex.join(["uvx", "--from", origin.words(extra)[-1], "harness", "--help"])
-    return shlex.join([*_installer(), *origin.words(extra)])
+        return shlex.join(["uvx", "--from", origin.words(*extras)[-1], "harness", "--help"])
+    return shlex.join([*_installer(), *origin.words(*extras)])
 
 
 def repair_command(package: str) -> str:

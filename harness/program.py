@@ -44,6 +44,8 @@ def find_program(command: Sequence[str], environment: Mapping[str, str]) -> str:
             what, fix = _unrunnable(command, word)
         if os.path.isdir(command[0]):
             what, fix = "is a directory", f"ls {word}   # and name the program in it"
+        if len(command) == 1 and (words := _quoted(command[0], environment)):
+            fix = shlex.join(["--", *words])
         if command[0].isdecimal() and len(command) == 1:
             pid = int(command[0])
             fix = f"harness watch --pid {pid}"
@@ -96,6 +98,15 @@ def missing_module_fix(last_words: str, command: Sequence[str], environment: Map
     else:
         words[:0] = ["env", assignment]
     return shlex.join(["--", *words])
+
+
+def _quoted(text: str, environment: Mapping[str, str]) -> list[str]:
+    """The words of a command line that was given as one word, in quotes; [] where it does not name a program."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return []
+    return words if len(words) > 1 and shutil.which(words[0], path=environment.get("PATH")) else []
 
 
 def _similar(command: Sequence[str], environment: Mapping[str, str]) -> str:

@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from reports.console import terminal_console
 from reports.pipe import outlive_reader
 
 Cell = str | Text
@@ -43,7 +44,7 @@ class Page:
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console = console or Console()
+        self.console = console = console or terminal_console()
         self._reader = outlive_reader(console)
         self.columns = max(40, min(console.width, 120))
         self._unicode = (console.encoding or "").lower().startswith("utf")

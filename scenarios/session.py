@@ -33,12 +33,13 @@ from scenarios.engines.engine_interface import (
     SyncReport,
     WeightMeta,
 )
-from scenarios.engines.engine_processes import first_to_end, title
+from scenarios.engines.engine_processes import descendants, first_to_end, title
 from scenarios.engines.hidden_states import HiddenStates
 from scenarios.engines.make import EngineOptions, make_engine, resolve_device
 from scenarios.engines.mapping import ParameterMap, sampling_event
 from scenarios.plants import Injection
 from scenarios.settings import Sampling, Scenario
+from scenarios.shared_memory import Segments
 
 NATIVE_PART = 256  # native samples in one call to the engine
 REPEATS = 16  # native samples that are drawn twice
@@ -98,6 +99,7 @@ class EngineSession:
 
     def _start(self) -> Engine:
         started = time.perf_counter()
+        self._segments = Segments()
         self._begun = last_words.sizes(last_words.own_output())
         try:
             self._bare = engine = make_engine(
@@ -638,7 +640,11 @@ class EngineSession:
         self._closing_router.set()
         if self._up:
             self._up = False
-            self._engine.close()
+            self._segments.look(pid for pid in descendants(os.getpid()) if pid != os.getpid())
+            try:
+                self._engine.close()
+            finally:
+                self._segments.unlink_unused()
 
 
 def _read_at_start(scenario: Scenario, mapping: ParameterMap) -> tuple[Any, ...]:

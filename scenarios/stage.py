@@ -58,17 +58,17 @@ class Stage:
         )
         tokenizer = models.load_tokenizer(policy)
         batch = prompts.load(settings, tokenizer)
-        canonical_request.check_room(batch.longest, settings)
         from transformers import AutoConfig
 
         limit = int(
             getattr(AutoConfig.from_pretrained(policy), "max_position_embeddings", settings.engine.max_model_len)
         )
+        canonical_request.check_room(batch.longest, settings, limit)
         if settings.engine.max_model_len > limit:
             raise canonical_request.ParameterRefused(
                 f"engine.max_model_len = {settings.engine.max_model_len} exceeds the {limit} positions that "
                 f"{settings.model.path} was made for",
-                fix=f"--set engine.max_model_len={limit}",
+                fix=canonical_request.with_room(batch.longest, settings, limit),
             )
         return {
             "policy": str(policy),

@@ -258,10 +258,11 @@ def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def sigterm() -> Iterator[None]:
-    """The handler of SIGTERM that was in place before the command line put its own there."""
-    before = signal.getsignal(signal.SIGTERM)
+    """The handlers of SIGTERM and SIGHUP that were in place before the command line put its own there."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     yield
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -70,13 +70,11 @@ def between(versions: list[str], good: str, bad: str, package: str, engine: str)
     for requested in (good, bad):
         fits = [index for index, version in enumerate(versions) if recipe.matches(version, requested)]
         if not fits:
-            newest, fix = "none", f"pip index versions {package}"
-            if versions:
-                newest, fix = ", ".join(versions[-5:]), f"name one that the index has, such as {versions[-1]}"
-            raise BadInput(
-                f"the package index has no release {requested} of {package} for this machine (newest: {newest})",
-                fix=fix,
-            )
+            newest = ", ".join(versions[-5:]) or "none"
+            message = f"the package index has no release {requested} of {package} for this machine (newest: {newest})"
+            if len(versions) < 2:
+                raise BadInput(message, fix=f"pip index versions {package}")
+            raise BadInput(message, fix=_range(versions, good, bad, engine), instead=f"{engine}@{good}..{bad}")
         places.append(fits[-1])
     first, last = places
     if first >= last:
@@ -85,6 +83,15 @@ def between(versions: list[str], good: str, bad: str, package: str, engine: str)
             fix=f"harness bisect {engine}@{bad}..{good} --against BACKEND",
         )
     return versions[first : last + 1]
+
+
+def _range(versions: list[str], good: str, bad: str, engine: str) -> str:
+    """A range that the index has, with what it has of the one that was asked for: up to the newest release, and from
+    the one before."""
+    fits = [index for index, version in enumerate(versions) if index and recipe.matches(version, bad)]
+    last = fits[-1] if fits else len(versions) - 1
+    before = [version for version in versions[:last] if recipe.matches(version, good)]
+    return f"{engine}@{(before or versions[:last])[-1]}..{versions[last]}   # or others of these"
 
 
 def _compare(search: Search, backend: str, place: Path) -> Judged:

@@ -14,7 +14,8 @@ from harness.bisect.bisect_options import BisectOptions
 from harness.bisect.job_command import Command
 from harness.cli import parsed
 from harness.command_options import command_line, command_options, options_of
-from harness.errors import BadInput, closest
+from harness.envs import recipe
+from harness.errors import BadInput, closest, nearest
 from harness.frameworks.detection import of
 from harness.frameworks.job_parity import check_pair
 from harness.nightly.observation import COUNTS, METRICS, NATIVE, group_and_name, metric
@@ -121,7 +122,7 @@ class Request(BisectOptions):
     def _check_over(self) -> None:
         """Raise BadInput for options that do not belong to this kind of bisection, or that contradict each other."""
         if self.over == "releases":
-            self.ends()
+            self._check_releases()
         for name, value in self._needed():
             if not value:
                 raise BadInput(f"a bisection over {self.over} needs {name}", fix=self._fix_for(name))
@@ -134,6 +135,23 @@ class Request(BisectOptions):
             self._check_job()
         if not self.run:
             self._check_options()
+
+    def _check_releases(self) -> None:
+        """Raise BadInput for a range without an engine that has releases."""
+        good, bad = self.ends()
+        engine, at, first = good.partition("@")
+        engines = registry.names(embedded=False)
+        if at and engine in engines:
+            return
+        near = nearest(engine, engines) if at else engines[0]
+        versions = f"{first if at else good}..{bad}"
+        is_range = near and all(map(recipe.is_version, versions.split("..", 1)))
+        raise BadInput(
+            f"there is no engine {engine!r} with releases: {', '.join(engines)}" if at
+            else f"{self.what} names no engine",
+            fix=f"{near}@{versions}" if is_range else self._example().partition(" ")[0],
+            instead=self.what,
+        )  # fmt: skip
 
     def _needed(self) -> list[tuple[str, object]]:
         """(Name, value) of what this kind of bisection cannot do without."""

@@ -29,11 +29,12 @@ from harness.cluster import ray_token
 from harness.cluster.fork_servers import ForkServers, Preload
 from harness.cluster.ray_output import quiet_in_vain, warnings_aside, warnings_dropped
 from harness.cluster.ray_start import FIND_GCS, RAY_PORT, job, lean, on_loopback
-from harness.errors import HarnessError
+from harness.errors import HarnessError, Terminated
 from scenarios.engines.engine_processes import alive, descendants
 from scenarios.ports import free_port, refused
 from scenarios.remote import Host, Remote
 from scenarios.settings import Placement
+from scenarios.shared_memory import Segments
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 TERM_GRACE_S = 3.0  # chosen: seconds between SIGTERM and SIGKILL
@@ -88,6 +89,7 @@ class Cluster:
         self._forks = ForkServers(() if address else preload, fork_sockets)
         self._ours = ours or address is None
         self._before: set[int] = set()
+        self._segments = Segments()
         self._actors: list[Any] = []
         self._placement: Any = None
         self._logs = ""  # folder of Ray's logs, for a cluster that we started
@@ -130,9 +132,11 @@ class Cluster:
                     f"the Ray cluster could not be {what}: {_first_line(error)}",
                     fix=FIND_GCS,
                 ) from error
-            except BaseException:  # an interrupt: no `__exit__` follows an `__enter__` that raises
+            except BaseException as error:  # an interrupt: no `__exit__` follows an `__enter__` that raises
                 self._forks.end()
                 self._end_processes()
+                if isinstance(error, SystemExit) and error.code == signal.SIGTERM:  # of Ray's handler, in ray.init
+                    raise Terminated() from error
                 raise
         warnings_aside()
         if self._ours:
@@ -168,6 +172,7 @@ class Cluster:
         import ray
 
         warnings_dropped()
+        self._segments.look(self._started())
         with contextlib.suppress(Exception):  # teardown continues whatever Ray says: ending the pids below counts
             for handle in self._actors:
                 ray.kill(handle)
@@ -176,6 +181,7 @@ class Cluster:
         self._forks.end()
         if not self._address:
             self._end_processes()
+        self._segments.unlink_unused()
         if self._scratch is not None:
             self._scratch.cleanup()
         failed = exc[0] is not None and not isinstance(exc[1], KeyboardInterrupt)
@@ -359,8 +365,11 @@ class Cluster:
         return Remote(handle, urgent)
 
     def _end_processes(self) -> None:
-        mine = [pid for pid in descendants(os.getpid()) if pid != os.getpid() and pid not in self._before]
-        end(mine)
+        end(self._started())
+
+    def _started(self) -> list[int]:
+        """The processes below this one that were not there before the cluster."""
+        return [pid for pid in descendants(os.getpid()) if pid != os.getpid() and pid not in self._before]
 
 
 def placed_at(bundle: dict[str, float], place: str) -> dict[str, float]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from harness import completion
+from harness.aside import print_aside
 from harness.commands.doors import group
 from harness.commands.showing import show_json
 from harness.commands.typed_options import spelled, typed
@@ -345,7 +346,7 @@ def _folder(out: str, *, fresh: bool = False) -> Path | None:
 def _print_message(event: ProgressEvent) -> None:
     """What a person must know of a suite's engines; its progress is the outcomes."""
     if event.message and not event.side:
-        print(f"harness: {event.message}", file=sys.stderr)
+        print_aside(f"harness: {event.message}")
 
 
 def _progress_line(total: int) -> Any:
@@ -357,6 +358,6 @@ def _progress_line(total: int) -> Any:
         count += 1
         if sys.stderr.isatty():
             progress_line = f"{count}/{total} {line}"[: shutil.get_terminal_size().columns - 1]
-            print(f"\r\033[K{progress_line}", end="\r", file=sys.stderr, flush=True)
+            print_aside(f"\r\033[K{progress_line}", end="\r")
 
     return say

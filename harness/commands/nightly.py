@@ -14,6 +14,7 @@ import typer
 from harness.commands.showing import format_option, say, show
 from harness.commands.typed_options import refuse_idle
 from harness.errors import BadInput
+from harness.extras import need
 from harness.nightly import HISTORY
 from harness.parity.runs.run_options import nonempty_address
 from harness.quantities import seconds, size
@@ -128,6 +129,8 @@ def nightly(
         refuse_idle(context, nothing_run, "--list prints names and plans no night, which --dry-run does")
         typer.echo("\n".join(clean(cell.name) for cell in chosen))
         return
+    if not dry_run:
+        need("ray")  # each cell would fail without it, one after the other
     started = time.monotonic()
     with contextlib.ExitStack() as opened:
         place: Place = Here()

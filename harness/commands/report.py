@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ import typer
 from harness import verdict_file
 from harness.commands.options import Format, Verbose
 from harness.commands.showing import show
-from harness.errors import BadInput
+from harness.errors import BadInput, HarnessError, closest, collected, nearest, refuse
 from harness.nearest_run import not_a_run
 from harness.other_paths import another_out
 from probes.files import close_to_others, folder_or_nothing
@@ -66,9 +67,14 @@ def report(
         what = "--out belongs to --export, which takes a recorded run; a verdict goes to stdout"
         raise _for_stdout(run, _format_of(out), out, what)
     if export or out:
-        if not (path / "run.json").is_file():
-            raise not_a_run(f"{run} is not a recorded run: it has no run.json", path, run)
-        _export(RecordedRun.of(path), run, export, out)
+        mistakes: list[HarnessError] = []
+        with collected(mistakes):
+            write, folder = _exporter(export, out)
+        with collected(mistakes):
+            if not (path / "run.json").is_file():
+                raise not_a_run(f"{run} is not a recorded run: it has no run.json", path, run)
+        refuse(mistakes)
+        _export(RecordedRun.of(path), write, folder)
         return
     if (path / "run.json").is_file() and not (path / verdict_file.NAME).is_file():
         if format == "issue":
@@ -90,17 +96,21 @@ def _format_of(out: Path) -> str:
     return {".html": "html", ".md": "md", ".json": "json", ".xml": "junit"}.get(out.suffix, "text")
 
 
-def _export(recorded: RecordedRun, run: str, tracker: str, out: Path | None) -> None:
-    if not tracker or out is None:
-        lacking = "--out DIR" if tracker else f"--export {exporters.names()[0]}"
-        raise BadInput("--export TRACKER and --out DIR belong together", fix=lacking)
-    try:
-        write = exporters.find(tracker)
-    except KeyError as error:
+def _exporter(tracker: str, out: Path | None) -> tuple[Callable[[RecordedRun, Path], None], Path]:
+    """What writes for a tracker, and the folder. Raises BadInput for one that does not exist, and without a folder."""
+    names = exporters.names()
+    if tracker and tracker not in names:
         raise BadInput(
-            f"there is no tracker {tracker!r}: it is one of {', '.join(exporters.names())}",
-            fix=f"--export {exporters.names()[0]}",
-        ) from error
+            f"there is no tracker {tracker!r}: it is one of {', '.join(names)}{closest(tracker, names)}",
+            fix=f"--export {nearest(tracker, names) or names[0]}",
+        )
+    if not tracker or out is None:
+        lacking = "--out DIR" if tracker else f"--export {names[0]}"
+        raise BadInput("--export TRACKER and --out DIR belong together", fix=lacking)
+    return exporters.find(tracker), out
+
+
+def _export(recorded: RecordedRun, write: Callable[[RecordedRun, Path], None], out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out} is not empty; an export never mixes with another", fix=another_out(out))
     with folder_or_nothing(out, whole=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import os
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 import reports
+from harness.aside import print_aside
 from harness.errors import BadInput, closest
 from probes.plugins import PluginError
 from reports import codec, renderers
@@ -66,23 +66,12 @@ def show_aside(subject: Subject, format: str) -> None:
 @contextlib.contextmanager
 def progress() -> Iterator[Any]:
     """The progress of a run, on stderr."""
-    from rich.console import Console
+    from reports.console import terminal_console
 
-    with view(Console(stderr=True)) as live_view:
+    with view(terminal_console(stderr=True)) as live_view:
         yield live_view
 
 
 def say(line: str) -> None:
     """Print a line for the user to stderr."""
     print_aside(clean_lines(f"harness: {line}"))
-
-
-def print_aside(text: str) -> None:
-    """Print lines to stderr; once that was closed, what is printed there goes nowhere."""
-    try:
-        print(text, file=sys.stderr, flush=True)
-    except (OSError, ValueError):
-        with contextlib.suppress(OSError, ValueError):
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, sys.stderr.fileno())
-            os.close(null)

@@ -7,6 +7,8 @@ import sys
 import time
 from typing import Any, Protocol, Self, TextIO
 
+from harness.aside import print_aside
+
 
 class Progress(Protocol):
     """Receives the progress of a long operation: `step` starts a step, `detail` is a line of output within it."""
@@ -42,12 +44,12 @@ class Plain(Silent):
         self._start = time.monotonic()
 
     def step(self, text: str) -> None:
-        print(f"{self._title}: {text} [{time.monotonic() - self._start:.0f} s]", file=self._stream, flush=True)
+        print_aside(f"{self._title}: {text} [{time.monotonic() - self._start:.0f} s]", self._stream)
 
 
 def announce(text: str) -> None:
     """What is about to be done unasked, before it begins."""
-    print(f"harness: {text}", file=sys.stderr, flush=True)
+    print_aside(f"harness: {text}")
 
 
 class Downloads:
@@ -79,8 +81,9 @@ class Bar:
     """A progress bar of rich: the step, uv's output, the megabytes where they are known, and the time."""
 
     def __init__(self, title: str, stream: TextIO) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        from reports.console import terminal_console
 
         self._rich = Progress(
             SpinnerColumn(),
@@ -88,7 +91,7 @@ class Bar:
             BarColumn(bar_width=24),
             TextColumn("[dim]{task.fields[detail]}"),
             TimeElapsedColumn(),
-            console=Console(file=stream),
+            console=terminal_console(file=stream),
             transient=False,
         )
         self._task = self._rich.add_task("", title=title, detail="", total=None)

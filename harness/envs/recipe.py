@@ -17,7 +17,8 @@ from scenarios.engines import registry
 FOLDER = Path(__file__).parent.parent / "recipes"
 SHIMS_MODULE = "rlhf_harness_cpu_shims"
 
-_VERSION = re.compile(r"\d+(\.\d+)*([a-z0-9.+-]*)")
+# A public version of PEP 440 with a local part, without an epoch.
+_VERSION = re.compile(r"\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\+[a-z0-9]+([._-][a-z0-9]+)*)?")
 
 
 @dataclass(frozen=True)

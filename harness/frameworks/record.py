@@ -26,7 +26,7 @@ from harness.frameworks.detection import (
 from harness.frameworks.recording import finish, lines, unrecorded
 from harness.frameworks.steering import refuse, steered
 from harness.other_paths import another_out
-from harness.program import missing_module_fix
+from harness.program import find_program, missing_module_fix
 from harness.triage.watch.watched_command import WatchOptions, WatchResult, watch, words_of
 from probes.format import FormatError, RecordingError
 from scenarios.engines.last_words import is_error
@@ -65,6 +65,7 @@ def record(command: Sequence[str], options: RecordOptions | None = None, **chang
     if not command:
         raise BadInput("there is no command to record", fix="harness record --help")
     refuse_absent_script(command)
+    find_program(command, environment)  # a framework named for a command that is not there would be the next refusal
     job = detect(command, options.framework, environment)
     refuse(job.framework, seed=options.seed, coupled=None)
     refuse_absent(job, command, environment)

@@ -37,6 +37,7 @@ from harness.mapping.judge import Arrival, Judge, Mapping, Part, Takes, Trial
 from harness.other_paths import free_path, nearest_folder, similar_path
 from harness.triage.collect import bounded
 from harness.triage.graph.subjects import exit_text
+from probes import limits
 from scenarios.engines import registry
 from scenarios.engines.accepted import Accepted
 from scenarios.engines.canonical import BY_NAME
@@ -138,7 +139,9 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
     if not judged:
         raise _nothing_maps(functions, options, source, target, stand_ins)
     notes = [_stand_ins(stand_ins)] if stand_ins else []
+    findings = _distinct(judged)
     notes += _notes_on_engines(judged, options, takes)
+    notes += _notes_on_direction(findings, options, names)
     notes += _notes_on_functions(judged, functions, options)
     return Mapping(
         file=options.file,
@@ -146,7 +149,7 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
         engine=options.engine,
         functions={item.part: item.function.name for item in judged},
         settings={item.part: item.settings for item in judged},
-        findings=_distinct(judged),
+        findings=findings,
         left_out=tuple(text for item in judged for text in item.left_out),
         differs=tuple(text for item in judged for text in item.differs),
         notes=tuple(notes),
@@ -177,6 +180,17 @@ def _notes_on_engines(judged: list[_Part], options: Asked, takes: Takes | None) 
     if options.engine == options.source and any(item.function.shape != CANONICAL for item in judged):
         others = " or ".join(f"--engine {name}" for name in registry.names(embedded=False) if name != options.engine)
         yield f"both sides are {target.title}: a mapping to another engine is checked with {others}"
+
+
+def _notes_on_direction(findings: tuple[Arrival, ...], options: Asked, names: Takes) -> Iterator[str]:
+    """A note where several arguments that follow no setting are of the source engine: the mapping may be to that one.
+    Names that were copied from one engine to the other follow settings.
+    """
+    source, of_source = registry.get(options.source), {*names.source.engine, *names.source.sampling}
+    unknown = sorted(item.setting for item in findings if item.kind == "unknown" and item.setting in of_source)
+    if len(unknown) > 1:
+        way = f"a mapping to {source.title} is checked with --engine {source.name} --from {options.engine}"
+        yield f"{', '.join(unknown)} are arguments of {source.title}: {way}"
 
 
 def _notes_on_functions(judged: list[_Part], functions: list[Answers], options: Asked) -> Iterator[str]:
@@ -711,6 +725,19 @@ def _nothing_maps(
     troubles = "; ".join(function.trouble(options.file) for function in functions)
     way = f"settings of {source.title} to arguments of {target.title}"
     notes = [_stand_ins(stand_ins)] if stand_ins else []
+    methods = ", ".join(_methods(Path(options.file)))
+    if methods and not functions:
+        troubles = f"a method is not called, such as {methods}: copy what it returns into a function"
     text = f"{options.file}: no function maps {way}" + (f" ({troubles})" if troubles else "")
     missing = [name for function in functions for name in function.missing]
     return BadInput("; ".join([text, *notes]), fix=_with(dict.fromkeys(missing)) or _ADVICE)
+
+
+def _methods(file: Path) -> Iterator[str]:
+    """The methods of the file's classes that return something, as CLASS.NAME; without those of Python itself."""
+    classes = (node for node in ast.parse(limits.read_text(file)).body if isinstance(node, ast.ClassDef))
+    for owner in classes:
+        for method in (node for node in owner.body if isinstance(node, ast.FunctionDef)):
+            returns = any(isinstance(node, ast.Return) and node.value for node in ast.walk(method))
+            if returns and not method.name.startswith("__"):
+                yield f"{owner.name}.{method.name}"

@@ -134,11 +134,19 @@ class Seen:
     night: the number of that night.
     status: how the run ended.
     seconds: the duration of that run.
+    judged_s: the duration of its last run that came to a verdict; None where none did.
     """
 
     night: int
     status: str
     seconds: float
+    judged_s: float | None = None
+
+    def estimate_s(self, limit_s: float) -> float:
+        """The duration of the next run. One that could not run may have ended in its first second, or at its limit."""
+        if self.status != "COULD NOT RUN":
+            return self.seconds
+        return max(self.seconds, limit_s if self.judged_s is None else self.judged_s)
 
 
 Fix = Callable[[str], str]  # the advice about a place of a history that cannot be used
@@ -341,15 +349,11 @@ class History:
 
     def last_runs(self, matrix: str) -> dict[str, Seen]:
         """Return the last run of every cell of a matrix that ever ran."""
-        last = sa.select(sa.func.max(verdicts.c.night_id).label("night_id"), verdicts.c.cell_id)
-        last = last.join_from(verdicts, nights).where(nights.c.matrix == matrix)
-        newest = last.group_by(verdicts.c.cell_id).subquery()
-        query = sa.select(cells.c.name, verdicts.c.night_id, verdicts.c.status, verdicts.c.seconds).join_from(
-            verdicts, newest,
-            (verdicts.c.night_id == newest.c.night_id) & (verdicts.c.cell_id == newest.c.cell_id),
-        ).join(cells, cells.c.id == verdicts.c.cell_id)  # fmt: skip
+        ran = verdicts.c.status != "COULD NOT RUN"
         with self._read() as connection:
-            return {row.name: Seen(row.night_id, row.status, row.seconds) for row in connection.execute(query)}
+            judged = {row.name: row.seconds for row in connection.execute(_newest(matrix, ran))}
+            rows = connection.execute(_newest(matrix)).all()
+        return {row.name: Seen(row.night_id, row.status, row.seconds, judged.get(row.name)) for row in rows}
 
     def listing(self, limit: int | None = None) -> list[tuple[Any, dict[str, int]]]:
         """Return the last nights, newest first, each with the number of cells per status."""
@@ -625,3 +629,14 @@ def _past(row: Any) -> Past:
 
 def _is_full(error: sa.exc.DBAPIError) -> bool:
     return getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+
+
+def _newest(matrix: str, *conditions: Any) -> Any:
+    """The newest verdict of each cell of a matrix, of those that meet the conditions."""
+    last = sa.select(sa.func.max(verdicts.c.night_id).label("night_id"), verdicts.c.cell_id)
+    last = last.join_from(verdicts, nights).where(nights.c.matrix == matrix, *conditions)
+    newest = last.group_by(verdicts.c.cell_id).subquery()
+    return sa.select(cells.c.name, verdicts.c.night_id, verdicts.c.status, verdicts.c.seconds).join_from(
+        verdicts, newest,
+        (verdicts.c.night_id == newest.c.night_id) & (verdicts.c.cell_id == newest.c.cell_id),
+    ).join(cells, cells.c.id == verdicts.c.cell_id)  # fmt: skip

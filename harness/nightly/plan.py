@@ -16,7 +16,7 @@ class Planned:
     """A cell with its estimate.
 
     cell: the cell.
-    estimate_s: the duration of its last run, or its limit where it never ran.
+    estimate_s: the duration of its last run, or its limit where it never came to a verdict.
     last_run: its last run; None where it never ran.
     at_once: how many such cells run in parallel.
     """
@@ -62,7 +62,8 @@ def plan(cells: Sequence[Cell], last_runs: Mapping[str, Seen], place: Place, bud
             left_out.append((cell.name, lacking))
         else:
             last = last_runs.get(cell.name)
-            able.append(Planned(cell, last.seconds if last else cell.limit_s, last, place.at_once(needs)))
+            estimate_s = last.estimate_s(cell.limit_s) if last else cell.limit_s
+            able.append(Planned(cell, estimate_s, last, place.at_once(needs)))
     if budget_s is None:
         return Plan(tuple(able), tuple(left_out))
     chosen: list[Planned] = []

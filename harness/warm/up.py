@@ -58,12 +58,12 @@ def _parity(backends: Sequence[str]) -> str:
 
 
 def _up(backends: Sequence[str], scenario: Scenario, native: bool, device: str, idle_s: float, say: Say) -> state.Kept:
-    running = state.current(say)
-    if running is not None:
-        raise BadInput(f"engines are up already ({running.names}, since {running.since})", fix="harness down")
     for backend in backends:
         preflight(scenario, backend)
     check_device(device, None)
+    running = state.current(say)
+    if running is not None:
+        raise BadInput(f"engines are up already ({running.names}, since {running.since})", fix="harness down")
     environments = [environment_for(backend, scenario, say=say) for backend in backends]
     if on_gpu := [environment.name for environment in environments if environment.device == "cuda"]:
         raise BadInput(

@@ -31,9 +31,9 @@ class TextRenderer(Renderer):
         return file.getvalue()
 
     def write(self, subject: Subject, stream: TextIO, *, verbose: bool = False) -> None:
-        from rich.console import Console
+        from reports.console import terminal_console
 
-        self.show(subject, Console(file=stream), verbose=verbose)
+        self.show(subject, terminal_console(file=stream), verbose=verbose)
 
     def show(self, subject: Subject, console: Console, *, verbose: bool = False) -> None:
         """Print on a console; `verbose` adds the tables. A reader that closed the pipe is no error."""

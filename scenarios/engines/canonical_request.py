@@ -21,23 +21,35 @@ from scenarios.settings import Engine, Mode, Sampling, Scenario
 ITS_SETTINGS = "change it with --set, as the sentence says"
 
 
-def check_room(longest_prompt: int | None, scenario: Scenario) -> None:
+def check_room(longest_prompt: int | None, scenario: Scenario, positions: int = 0) -> None:
     """Refuse a context that cannot hold the longest prompt and a whole response. Raises ParameterRefused.
 
     `longest_prompt`: in tokens; None before a tokenizer has counted them, and then a prompt has at least one token, and
-    at most those that the scenario takes.
+    at most those that the scenario takes. `positions`: the tokens that the model was made for; 0 where unknown.
     """
     sampling, engine = scenario.sampling, scenario.engine
     need = (longest_prompt or 1) + sampling.max_tokens
     if need > engine.max_model_len:
-        enough = (longest_prompt or scenario.prompts.max_tokens) + sampling.max_tokens
         prompt = "even a prompt of one token" if longest_prompt is None else f"the longest prompt, of {longest_prompt},"
         raise ParameterRefused(
             f"engine.max_model_len = {engine.max_model_len} is too short: {prompt} and sampling.max_tokens = "
             f"{sampling.max_tokens} are {need} tokens together; raise engine.max_model_len or lower "
             "sampling.max_tokens",
-            fix=f"--set engine.max_model_len={enough}",
+            fix=with_room(longest_prompt, scenario, positions),
         )
+
+
+def with_room(longest_prompt: int | None, scenario: Scenario, positions: int) -> str:
+    """Return the options with which a prompt and a whole response fit into the context, and that into the model. The
+    responses are shorter where the model was not made for both. Arguments as in `check_room`.
+    """
+    prompt = longest_prompt or scenario.prompts.max_tokens
+    context = max(prompt + scenario.sampling.max_tokens, scenario.engine.max_model_len)
+    if not positions or context <= positions:
+        return f"--set engine.max_model_len={context}"
+    fix = f"--set engine.max_model_len={positions}"
+    shorter = max(1, positions - prompt)  # where even that is too long, the prompts themselves are refused later
+    return f"{fix} --set sampling.max_tokens={shorter}" if shorter < scenario.sampling.max_tokens else fix
 
 
 def check_engines(engine: str, scenario: Scenario) -> None:

@@ -103,7 +103,7 @@ EXPRESSIONS = (
     (r"^words\[(?::begin|end:)\]$", ""),
     (r"\[\*path, \*arguments", "doctor"),
     (r"is_engine\(word\)", "vllm sglang"),
-    (r"shape\.context|^limit$", "128"),  # of a context, which a prompt and a response fit into
+    (r"^positions$|max_model_len\)$", "128"),  # of a context, which a prompt and a response fit into
     (r"changed_words", "doctor"),
     (r"^(?:comment|note)$", ""),
     (r"rollout\.mode$", "coupled"),
@@ -130,7 +130,7 @@ EXPRESSIONS = (
     (r"rebuild|wanted\.command", "harness env create vllm"),
     (r"run_dir|evidence|path|run\b|named|folder|given|file|state\.LOG|out\b|Path\(|tempfile", "runs/x"),
     (
-        r"size|ranks|shape\.context|version|number|len\(|low|high|steps|limit|stop|MiB|int\(|max\(|min\(|math|minutes",
+        r"size|ranks|version|number|len\(|low|high|steps|limit|stop|MiB|int\(|max\(|min\(|math|minutes",
         "2",
     ),
     (r"host", "10.0.0.1"),
@@ -284,8 +284,7 @@ def _meant(path: str, parameters: dict[str, Any]) -> Iterator[str]:
         first = str((parameters.get("command") or parameters.get("words") or [""])[0])
         if first.isdigit() or (first and Path(first).is_dir()):
             yield f"{first} is no command to start"
-    for setting in (*(parameters.get("set") or ()), *(parameters.get("candidate_set") or ())):
-        yield from _of_a_setting(setting)
+    yield from _of_settings([*(parameters.get("set") or ()), *(parameters.get("candidate_set") or ())])
     for key in ("baseline", "candidate", "backend"):
         if path in {"parity", "run", "up"} and (engine := str(parameters.get(key) or "")):
             yield from _of_an_engine(engine)
@@ -294,11 +293,12 @@ def _meant(path: str, parameters: dict[str, Any]) -> Iterator[str]:
             yield from _refused(_explain, name)
 
 
-def _of_a_setting(setting: str) -> Iterator[str]:
+def _of_settings(settings: Sequence[str]) -> Iterator[str]:
+    """What is refused of the settings of one command: some fit together only."""
     from harness import config
 
-    if setting != "section.key=value":
-        yield from _refused(lambda: config.load("ppo-tiny", [setting]))
+    settings = [setting for setting in settings if setting != "section.key=value"]
+    yield from _refused(lambda: config.load("ppo-tiny", settings))
 
 
 def _of_an_engine(name: str) -> Iterator[str]:

@@ -10,8 +10,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from harness import extras
@@ -20,72 +18,17 @@ from harness.envs.bundles import bundle
 from harness.envs.environment import Environment
 from harness.envs.stored_arguments import accepted, of_tables
 from harness.errors import BadInput, HarnessError, closest, collected, refuse
+from harness.model_shape import Shape
 from harness.triage.graph.subjects import exit_text
-from probes import limits
 from scenarios import tiny
-from scenarios.engines import registry
+from scenarios.engines import canonical_request, registry
 from scenarios.engines.accepted import Accepted
 from scenarios.engines.ahead import ANSWER, BEGUN, Ahead, words
-from scenarios.engines.canonical_request import engine_asked
 from scenarios.engines.spec import EngineSpec
 from scenarios.settings import Scenario
 
 PROGRAM = "scenarios.engines.ahead"
 TIMEOUT_S = 60.0  # chosen: a user's mapping may import torch, which takes 20 s from a cold disk
-# Names of a model's longest sequence in Hugging Face configurations; vLLM reads the same (config/model.py).
-_CONTEXTS = (
-    "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "max_seq_length",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Sizes of a model from its config.json; 0 where it does not say."""
-
-    context: int = 0
-    heads: int = 0
-    head_size: int = 0
-
-    @staticmethod
-    def of(config: Mapping[str, Any]) -> Shape:
-        """Read the sizes. Scaled positions lengthen the context by their factor. Latent attention has no head size."""
-        text = config.get("text_config")
-        if isinstance(text, dict):  # a model of several modalities
-            config = {**config, **text}
-        contexts = [value for value in map(config.get, _CONTEXTS) if isinstance(value, int)]
-        heads, width = (_count(config.get(name)) for name in ("num_attention_heads", "hidden_size"))
-        size = _count(config.get("head_dim"))
-        if not size and heads:
-            size = width // heads
-        longest = max(contexts, default=0) * _lengthened(config)
-        return Shape(int(longest), heads, 0 if "kv_lora_rank" in config else size)
-
-    @staticmethod
-    def read(path: str) -> Shape:
-        """Return the sizes of a scenario's model: a directory, the built-in one, or one of the local cache. Raises
-        BadInput.
-        """
-        if (builtin := tiny.configuration(path)) is not None:
-            return Shape.of(builtin)
-        file = Path(path).expanduser() / "config.json"
-        if not file.is_file() and "/" in path:
-            import huggingface_hub
-
-            cached = huggingface_hub.try_to_load_from_cache(path, "config.json")
-            file = Path(cached) if isinstance(cached, str) else file
-        try:
-            config = json.loads(limits.read_text(file))
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise BadInput(f"{file} cannot be read: {why}", fix=tiny.OPTIONS["model.path"] + tiny.ANY_MODEL) from error
-        return Shape.of(config) if isinstance(config, dict) else Shape()
-
-
-def _lengthened(config: Mapping[str, Any]) -> float:
-    """Return the factor by which scaled positions lengthen a model's context; 1 where they do not."""
-    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    factor = scaling.get("factor") if isinstance(scaling, dict) else None
-    return factor if isinstance(factor, int | float) and factor > 1 else 1
 
 
 def check_fit(
@@ -105,6 +48,8 @@ def check_fit(
         where = f"the mapping {file}"
         fix = f"harness mapping {shlex.quote(file)} --engine {spec.name}   # checks the file in seconds, without a run"
     mistakes: list[HarnessError] = [BadInput(why, fix=fix) for why in ahead.refused]
+    with collected(mistakes):
+        _check_context(spec, scenario, shape)
     if spec.embedded and not file:  # what the harness itself gives it needs no check
         return refuse(mistakes)
     if spec.embedded:
@@ -143,14 +88,18 @@ def _given(
     return ahead
 
 
-def _check_model(spec: EngineSpec, environment: Environment, scenario: Scenario, shape: Shape, takes: Accepted) -> None:
-    max_length, ranks = scenario.engine.max_model_len, scenario.engine.tensor_parallel
+def _check_context(spec: EngineSpec, scenario: Scenario, shape: Shape) -> None:
+    longest = scenario.engine.max_model_len
     longer = bool(spec.longer_context) and os.environ.get(spec.longer_context) in ("1", "true", "True")
-    if 0 < shape.context < max_length and not longer:
+    if 0 < shape.context < longest and not longer:
         raise BadInput(
-            f"engine.max_model_len = {max_length}: the model {scenario.model.path} was made for {shape.context} tokens",
-            fix=f"--set engine.max_model_len={shape.context}",
+            f"engine.max_model_len = {longest}: the model {scenario.model.path} was made for {shape.context} tokens",
+            fix=canonical_request.with_room(None, scenario, shape.context),
         )
+
+
+def _check_model(spec: EngineSpec, environment: Environment, scenario: Scenario, shape: Shape, takes: Accepted) -> None:
+    ranks = scenario.engine.tensor_parallel
     if shape.heads and shape.heads % ranks:
         fitting = max(size for size in range(1, ranks) if shape.heads % size == 0)
         raise BadInput(
@@ -194,7 +143,9 @@ def _not_brought(environment: Environment, why: str) -> BadInput:
 
 
 def _ours(spec: EngineSpec, environment: Environment, scenario: Scenario, longest: int) -> dict[str, Any]:
-    requested = engine_asked(scenario.model.path, scenario.model.dtype, scenario.engine, device=environment.device)
+    requested = canonical_request.engine_asked(
+        scenario.model.path, scenario.model.dtype, scenario.engine, device=environment.device
+    )
     return {} if spec.maps is None else {**spec.machine(requested), **spec.maps(requested, longest)}
 
 
@@ -234,7 +185,3 @@ def _pinned(environment: Environment) -> str:
         return recipe.load(environment.engine, environment.device).version
     except BadInput:  # the embedded engine has no recipe
         return environment.version
-
-
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and value > 0 else 0

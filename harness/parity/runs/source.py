@@ -60,7 +60,7 @@ def source(path: Path) -> Source:
     try:
         recording = Recording(path)
     except FormatError as error:
-        raise BadInput(str(error), fix=A_RUN) from error
+        raise BadInput(str(error), fix=error.fix or A_RUN) from error
     if not recording.scenario:
         raise BadInput(
             f"{path / 'run.json'} has no scenario: the harness cannot build this run's learner",

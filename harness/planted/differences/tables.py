@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 
 from harness.planted.differences.outcome import Outcome, Score, score
 from harness.planted.listing import markdown, rounded, yes
 from probes.files import write_whole
+from reports.console import terminal_console
 from reports.pipe import outlive_reader
 from reports.text import counted
 from scenarios.planted.differences.catalog import Fault, family
@@ -26,7 +26,7 @@ FAMILY = (
 
 def print_outcome(outcome: Outcome, *, aside: bool = False) -> None:
     """Print one line as soon as the outcome is known, with what was wrong below it. `aside`: to standard error."""
-    console = Console(stderr=aside)
+    console = terminal_console(stderr=aside)
     colour = "green" if outcome.right else "bold red"
     with outlive_reader(console):
         console.print(

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 
 from harness.planted.hangs.hang_outcome import Outcome, Score
 from harness.planted.listing import markdown, party, rounded, yes
+from reports.console import terminal_console
 from reports.pipe import outlive_reader
 
 
 def print_outcome(outcome: Outcome) -> None:
     """Print one line as soon as the outcome is known, with what was wrong below it."""
-    console, hang = Console(), outcome.hang
+    console, hang = terminal_console(), outcome.hang
     if outcome.unrun:
         with outlive_reader(console):
             console.print(f"[yellow]-     [/]{escape(hang.name):22} not run: {escape(outcome.unrun)}", soft_wrap=True)

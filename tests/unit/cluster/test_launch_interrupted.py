@@ -12,6 +12,7 @@ import pytest
 
 from harness.cluster import launch
 from harness.cluster.launch import Cluster
+from harness.errors import Terminated
 from scenarios.engines.engine_processes import alive
 
 
@@ -34,6 +35,20 @@ def test_an_interrupt_while_the_cluster_starts_leaves_no_process(
     with pytest.raises(KeyboardInterrupt), Cluster():
         pass
     assert len(started) == 1 and not alive(started[0].pid)
+
+
+@pytest.mark.parametrize(("code", "error"), [(15, Terminated), (3, SystemExit)])
+def test_an_end_by_rays_own_handler_is_an_end_by_sigterm(
+    code: int, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray exits with the number of the signal, which is no exit code of a command."""
+
+    def interrupted(self: Cluster) -> NoReturn:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(Cluster, "_begin", interrupted)
+    with pytest.raises(error), Cluster():
+        pass
 
 
 @pytest.mark.parametrize(("error", "kept"), [(None, False), (KeyboardInterrupt, False), (ValueError, True)])

@@ -155,6 +155,8 @@ def test_engines_that_are_up_are_listed_and_not_started_twice() -> None:
     assert row.backend == "hf" and row.pid == os.getpid() and row.memory_bytes > 0 and 0 <= row.ends_in_s <= 60
     with pytest.raises(BadInput, match="engines are up already"):
         up.up(["hf"], Scenario(), idle_s=60, say=pytest.fail)
+    with pytest.raises(BadInput, match="there is no backend 'vlm'"):  # to end those that are up would not mend it
+        up.up(["vlm"], Scenario(), idle_s=60, say=pytest.fail)
     assert next(one for one in schemas() if one.name == "kept-engines").commands == ("ps",)
 
 

@@ -32,7 +32,7 @@ EXAMPLE = "harness nightly --help   # shows a matrix and its known differences"
 def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sigterm: None) -> None:
     monkeypatch.setenv("HARNESS_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("HARNESS_DEBUG", raising=False)
-    monkeypatch.setattr(Terminated, "arrived", False)
+    monkeypatch.setattr(Terminated, "arrived", 0)
 
 
 def raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,6 +123,18 @@ sys.exit(cli.main(["work"]))
     answer = subprocess.run(command, env=environ, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
     assert (answer.returncode, answer.stderr) == (code, "")
+
+
+@pytest.mark.slow
+def test_a_reader_of_the_completion_that_has_gone_is_no_defect() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "harness", "--show-completion", "bash"]
+    answer = subprocess.run(
+        command, stdout=writing, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+    )
+    os.close(writing)
+    assert (answer.returncode, answer.stderr) == (128 + signal.SIGPIPE, "")
 
 
 @pytest.mark.slow
@@ -308,22 +320,40 @@ def test_the_command_that_started_it_gets_the_error_as_data(
     assert cli.main(["work"]) == 2 and capsys.readouterr().err.count("there is no engine 'tgi'") == 2
 
 
-def test_sigterm_takes_the_way_of_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_takes_the_way_of_ctrl_c(monkeypatch: pytest.MonkeyPatch, number: int, code: int) -> None:
     cleaned: list[str] = []
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    monkeypatch.setattr(Terminated, "arrived", 0)
 
     def work() -> None:
         try:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
             signal.pause()
         finally:
+            if number == signal.SIGHUP:
+                os.kill(os.getpid(), number)  # the shell's, after the kernel's
             cleaned.append("yes")
 
     app = typer.Typer(cls=cli._Group)
     command: Callable[[], None] = app.command()(work)
     app.command()(lambda: None)
     monkeypatch.setattr(cli, "commands", lambda: typer.main.get_command(app))
-    assert cli.main([command.__name__]) == 143
+    assert cli.main([command.__name__]) == code
     assert cleaned == ["yes"]
+
+
+def test_a_command_under_nohup_outlives_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def work() -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    app = typer.Typer(cls=cli._Group)
+    command: Callable[[], None] = app.command()(work)
+    app.command()(lambda: None)
+    monkeypatch.setattr(cli, "commands", lambda: typer.main.get_command(app))
+    assert cli.main([command.__name__]) == 0
 
 
 @pytest.mark.slow

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
-from harness import config
+from harness import config, model_shape
 from harness.errors import BadInput
 from scenarios.settings import Scenario
 
@@ -84,6 +85,15 @@ def test_a_fix_is_the_option_that_was_typed_corrected(overrides, options, fix) -
     with pytest.raises(BadInput) as refused:
         config.load("ppo-tiny", overrides, **options)
     assert refused.value.fix == fix
+
+
+@pytest.mark.parametrize("command_line", [["sampling.max_tokens=100000"], ["engine.max_model_len=3"]])
+def test_the_fix_of_a_short_context_is_not_refused_in_turn(command_line) -> None:
+    """Once the fix asked for a context that the model does not have, whose fix was refused with the first again."""
+    with pytest.raises(BadInput) as refused:
+        config.load("ppo-tiny", command_line)
+    scenario = config.load("ppo-tiny", [*command_line, *shlex.split(refused.value.fix.replace("--set", ""))])
+    assert scenario.engine.max_model_len <= model_shape.longest(scenario.model.path)
 
 
 def test_unknown_and_missing_scenarios_say_what_there_is(tmp_path) -> None:

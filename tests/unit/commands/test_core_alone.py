@@ -74,3 +74,14 @@ def test_a_cause_is_explained_where_its_package_is(here: Path, capsys: pytest.Ca
 def _run(*words: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run([sys.executable, "-c", WITHOUT_EXTRAS, *words], capture_output=True, text=True, env=environ)
+
+
+@pytest.mark.parametrize(
+    ("typed", "extras"),
+    [("faults run --suite hang", "[parity]"), ("nightly matrix.toml", "[nightly,parity]")],
+)
+def test_what_is_missing_is_asked_for_at_once(typed: str, extras: str, here: Path) -> None:
+    Path("matrix.toml").write_text('name = "mine"\n[matrix]\npairs = [["hf", "hf"]]\nscenarios = ["ppo-tiny"]\n')
+    done = _run(*typed.split())
+    assert done.returncode == 2 and extras in done.stderr, done.stderr
+    assert not Path("runs").exists()

@@ -40,6 +40,24 @@ def test_the_extra_of_a_module() -> None:
 
 
 @pytest.mark.parametrize(
+    ("command", "module", "needed"),
+    [
+        ("diff", "numpy", ("diff",)),
+        ("replay", "numpy", ("parity",)),  # the extra of numpy would end in the next refusal, of ray
+        ("nightly", "sqlalchemy", ("nightly", "parity")),
+        ("history", "sqlalchemy", ("nightly",)),
+        ("nightly", "somebody_elses", ()),
+    ],
+)
+def test_a_command_asks_for_all_that_it_needs_at_once(command: str, module: str, needed: tuple[str, ...]) -> None:
+    assert extras.of_command(command, module) == needed
+
+
+def test_several_extras_are_added_by_a_single_command(prefix: Path) -> None:
+    assert shlex.split(extras.install_command("nightly", "parity")) == [*PIP, "rlhf-harness[nightly,parity]"]
+
+
+@pytest.mark.parametrize(
     ("origin", "words"),
     [
         ({}, ["rlhf-harness[diff]"]),

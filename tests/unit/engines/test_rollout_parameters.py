@@ -93,6 +93,23 @@ def test_a_context_too_short_is_refused_with_its_numbers() -> None:
     assert refused.value.fix == "--set engine.max_model_len=70", "64 tokens, the longest prompt that it takes, and 6"
 
 
+@pytest.mark.parametrize(
+    ("longest_prompt", "response", "context", "positions", "fix"),
+    [
+        (10, 6, 15, 256, "--set engine.max_model_len=16"),
+        (10, 6, 1000, 256, "--set engine.max_model_len=256"),  # a response that fits stays as it is
+        (None, 6, 6, 70, "--set engine.max_model_len=70"),
+        (10, 100_000, 128, 256, "--set engine.max_model_len=256 --set sampling.max_tokens=246"),
+        (None, 100_000, 128, 256, "--set engine.max_model_len=256 --set sampling.max_tokens=192"),
+        (10, 100_000, 128, 0, "--set engine.max_model_len=100010"),  # nobody knows what the model was made for
+        (300, 6, 128, 256, "--set engine.max_model_len=256 --set sampling.max_tokens=1"),
+    ],
+)
+def test_room_is_made_within_what_the_model_was_made_for(longest_prompt, response, context, positions, fix) -> None:
+    scenario = Scenario(sampling=Sampling(max_tokens=response), engine=Engine(max_model_len=context))
+    assert canonical_request.with_room(longest_prompt, scenario, positions) == fix
+
+
 def test_more_engines_than_prompts_are_refused() -> None:
     canonical_request.check_engines("hf", Scenario(engine=Engine(engines=2)))
     with pytest.raises(ParameterRefused, match=r"engine\.engines = 9: .* a step has 8 prompts"):

@@ -45,13 +45,19 @@ def test_recipes_name_no_host_and_no_path() -> None:
 
 @pytest.mark.parametrize(
     ("version", "specifier"),
-    [("0.32.0", "==0.32.0"), ("0.32", "==0.32.*"), ("0.5.4.post1", "==0.5.4.post1"), ("0.32rc1", "==0.32rc1")],
+    [
+        ("0.32.0", "==0.32.0"),
+        ("0.32", "==0.32.*"),
+        ("0.5.4.post1", "==0.5.4.post1"),
+        ("0.32rc1", "==0.32rc1"),
+        ("0.32.0.dev3+cpu.g1a", "==0.32.0.dev3+cpu.g1a"),
+    ],
 )
 def test_a_short_version_asks_for_its_newest(version: str, specifier: str) -> None:
     assert recipe.pin(version) == specifier
 
 
-@pytest.mark.parametrize("version", ["latest", "", "0.32 --pre", "=0.32"])
+@pytest.mark.parametrize("version", ["latest", "", "0.32 --pre", "=0.32", "0.3x", "2nd-vllm", "0.32-", "0.32+"])
 def test_what_is_no_version_is_refused(version: str) -> None:
     with pytest.raises(BadInput, match="not a version"):
         recipe.pin(version)

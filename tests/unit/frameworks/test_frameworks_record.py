@@ -23,6 +23,7 @@ from harness.frameworks.detection import detect, refuse_unhooked
 from harness.frameworks.record import record
 from harness.frameworks.recording import finish, lines, unrecorded
 from harness.frameworks.spec import frameworks
+from harness.program import CommandNotRun
 from probes.format import INDEX, Flat, Ragged, Run, write_manifest
 from probes.heartbeat import Heartbeat
 from probes.install import start
@@ -253,6 +254,12 @@ def test_a_script_that_is_not_there_is_said_before_a_framework_is_asked_for(tmp_
     with pytest.raises(BadInput, match=r"nosuch\.py: no such file"):
         record(["python", str(tmp_path / "nosuch.py")], out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_program_that_is_not_there_is_said_before_a_framework_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(CommandNotRun) as refused:
+        record(["nosuch", "--steps", "3"], out=tmp_path / "run")
+    assert refused.value.exit_code == 127 and not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from waiting import until
 
 from harness import cli
 from harness.envs.environment import Environment
+from harness.envs.stored_arguments import of_tables
 from harness.errors import BadInput, mistakes_of
 from harness.mapping.carried_settings import Setting, owners, settings
 from harness.mapping.file import Asked, check, installed
@@ -673,6 +674,37 @@ def test_a_model_that_is_wanted_by_its_place_is_given_whether_or_not_it_is_a_set
 def test_two_sides_of_one_engine_are_noted(engine: str, noted: bool, checked) -> None:
     notes = checked(IDENTITY, engine=engine).notes
     assert any("both sides are" in note and "--engine sglang" in note for note in notes) == noted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "source", "noted"), [("vllm", "sglang", True), ("sglang", "vllm", False)])
+def test_a_mapping_to_the_other_engine_is_noted(engine: str, source: str, noted: bool, tmp_path: Path) -> None:
+    takes = {name: of_tables(name) for name in (engine, source)}
+    (tmp_path / "mapping.py").write_text(LOG)
+    judged = check(Asked(str(tmp_path / "mapping.py"), engine, source), Takes(takes[source], takes[engine]))
+    notes = [note for note in judged.notes if "are arguments of" in note]
+    assert [note.endswith("--engine sglang --from vllm") for note in notes] == [True] * noted
+
+
+@pytest.mark.slow
+def test_names_that_are_copied_to_the_other_engine_are_no_mapping_to_the_first(tmp_path: Path) -> None:
+    (tmp_path / "mapping.py").write_text(IDENTITY)
+    judged = check(Asked(str(tmp_path / "mapping.py"), "sglang", "vllm"), Takes(of_tables("vllm"), of_tables("sglang")))
+    assert not [note for note in judged.notes if "are arguments of" in note]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "method"),
+    [
+        ("class A:\n    def to_sglang(self, args):\n        return {'random_seed': args['seed']}\n", "A.to_sglang"),
+        ("class A:\n    def __repr__(self):\n        return 'A'\n    def run(self):\n        pass\n", ""),
+    ],
+)
+def test_methods_of_a_file_without_functions_are_named(source: str, method: str, checked) -> None:
+    with pytest.raises(BadInput, match="no function maps") as refused:
+        checked(source)
+    assert ("a method is not called" in refused.value.message) == bool(method) and method in refused.value.message
 
 
 @pytest.mark.slow

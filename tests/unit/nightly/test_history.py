@@ -119,6 +119,17 @@ def test_what_was_kept_comes_back(place: str) -> None:
 
 
 @pytest.mark.slow
+def test_the_last_run_knows_how_long_the_last_verdict_took(place: str) -> None:
+    with History.at(place) as history:
+        for seconds, status in ((59.0, "OK"), (61.0, "FIXED"), (3.0, "COULD NOT RUN")):
+            number = history.begin("trial", ["a"], [])
+            observation = dataclasses.replace(support.observation(), seconds=seconds)
+            history.add(number, observation, CellResult("a", status, "EQUIVALENT", "x"))
+        last = history.last_runs("trial")["a"]
+    assert (last.status, last.seconds, last.judged_s) == ("COULD NOT RUN", 3.0, 61.0)
+
+
+@pytest.mark.slow
 def test_two_writers_at_once_lose_nothing(place: str) -> None:
     both = [writer(place, 40, f"writer {index} cell ") for index in range(2)]
     assert [process.wait(timeout=600) for process in both] == [0, 0]

@@ -65,6 +65,19 @@ def test_a_budget_counts_cells_that_run_side_by_side(cluster: nodes.Nodes) -> No
     assert plan(chosen[:1], {"c0": Seen(1, "OK", 7.0)}, cluster).estimate_s == 7.0
 
 
+@pytest.mark.parametrize(
+    ("last", "estimate_s"),
+    [
+        (Seen(2, "COULD NOT RUN", 3.0, judged_s=59.0), 59.0),  # refused in its first seconds
+        (Seen(2, "COULD NOT RUN", 90.0, judged_s=59.0), 90.0),  # ended late
+        (Seen(2, "COULD NOT RUN", 3.0), 100.0),
+        (Seen(2, "REGRESSED", 61.0, judged_s=61.0), 61.0),
+    ],
+)
+def test_a_cell_that_could_not_run_is_expected_to_take_what_it_took_before(last: Seen, estimate_s: float) -> None:
+    assert plan([cell("c0", 100.0)], {"c0": last}, Here()).estimate_s == estimate_s
+
+
 class Two:
     """A place with two seats. `order`: of the starts."""
 

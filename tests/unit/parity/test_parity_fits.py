@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from harness import envs
+from harness import config, envs
 from harness.envs import stored_arguments as kept
 from harness.envs.environment import Environment
 from harness.errors import BadInput, mistakes_of
+from harness.model_shape import Shape
 from harness.parity.runs import fits, run
-from harness.parity.runs.fits import Shape, check_fit
+from harness.parity.runs.fits import check_fit
 from harness.parity.runs.run_options import ParityOptions
 from probes.plugins import Plugin
 from scenarios import tiny
@@ -26,7 +27,7 @@ from scenarios.engines.accepted import FILE, Accepted
 from scenarios.engines.canonical_request import engine_asked
 from scenarios.engines.native_arguments import sampling_arguments
 from scenarios.engines.spec import EngineSpec
-from scenarios.settings import Engine, Model, Scenario
+from scenarios.settings import Engine, Model, Sampling, Scenario
 
 SCENARIO = Scenario()
 SIZES = (32, 64, 128)
@@ -215,6 +216,16 @@ def test_the_built_in_model_is_known_without_being_made(environment: Environment
     with pytest.raises(BadInput, match=f"made for {tiny.CONTEXT} tokens"):
         checked(environment, scenario=Scenario(engine=Engine(max_model_len=tiny.CONTEXT + 1)))
     assert Shape.read("builtin:tiny") == Shape(tiny.CONTEXT, 4, 32)
+
+
+@pytest.mark.parametrize("engine", ["hf", "sglang", "vllm"])
+def test_a_context_that_no_model_has_is_refused_for_each_engine_before_anything_starts(engine, environment) -> None:
+    other = dataclasses.replace(environment, name=engine, engine=engine)
+    long = Scenario(engine=Engine(max_model_len=1000), sampling=Sampling(max_tokens=400))
+    with pytest.raises(BadInput, match="made for") as refused:
+        checked(other, scenario=long)
+    words = refused.value.fix.replace("--set", "").split()
+    checked(other, scenario=config.changed(long, words))
 
 
 def test_a_variable_lets_a_longer_context_through(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:

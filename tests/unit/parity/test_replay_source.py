@@ -39,6 +39,13 @@ def edited(run: Path, **fields: Any) -> Path:
     return run
 
 
+@pytest.mark.parametrize(("version", "fix"), [(99, "a newer one"), (None, "record the run again")])
+def test_a_run_that_cannot_be_read_is_answered_with_what_helps_it(run: Path, version: int | None, fix: str) -> None:
+    with pytest.raises(BadInput) as refusal:
+        source(edited(run, format_version=version))
+    assert fix in str(refusal.value.fix)
+
+
 def refused(capsys: pytest.CaptureFixture[str], run: Path, *options: str) -> str:
     assert cli.main(["replay", str(run), "--out", "replay", "--stall", "0", *options]) == 2
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("harness: ")]

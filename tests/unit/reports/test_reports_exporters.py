@@ -112,6 +112,23 @@ def test_what_cannot_be_exported(
     assert told in capsys.readouterr().err and not (run / "x").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["--export", "mlflw", "--out", "x"], "--export mlflow --out x"),
+        (["--export", "mlflow"], "--export mlflow --out DIR"),
+        (["--export", "mlflow", "--out", "x"], "--export mlflow --out x"),
+    ],
+)
+def test_all_that_is_wrong_with_an_export_is_mended_by_a_single_fix(
+    run: Path, tmp_path: Path, words: list[str], fix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pair").mkdir()
+    run.rename(tmp_path / "pair" / "baseline")
+    assert cli.main(["report", str(tmp_path / "pair"), *words]) == 2
+    assert f"fix: harness report {tmp_path}/pair/baseline {fix}\n" in capsys.readouterr().err
+
+
 def test_a_pair_is_not_exported_and_its_sides_are_named(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

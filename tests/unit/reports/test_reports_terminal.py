@@ -14,6 +14,7 @@ from rich.console import Console
 
 from reports import render
 from reports.bisect_model import Bisection
+from reports.console import terminal_console
 from reports.layout import Page
 from reports.model import SUSPICIONS, Finding, RunSummary
 from reports.nightly_model import CellResult, Change, Night
@@ -264,3 +265,24 @@ def test_a_table_loses_no_cell(width: int, terminal: bool) -> None:
     assert all(cell in file.getvalue() for row in rows for cell in row)
     for row in rows if not terminal or width == 200 else ():
         assert [line for line in lines if line.startswith(row[0]) and all(cell in line for cell in row)]
+
+
+@pytest.mark.parametrize(("columns", "width"), [("0", 80), ("00", 80), ("60", 60), ("", 80), ("nonsense", 80)])
+def test_a_terminal_of_unknown_width_gets_the_whole_verdict(columns, width, monkeypatch):
+    """A runner's pseudo-terminal without a size sets COLUMNS=0; a console that is 0 wide prints nothing."""
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(sys, "__stdout__", None)  # no terminal to ask
+    file = io.StringIO()
+    made = terminal_console(file=file)
+    assert made.width == width
+    with Page(made) as page:
+        page.line("HUNG")
+    assert file.getvalue() == "HUNG\n"
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "40"])
+def test_each_renderer_prints_at_any_width(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", columns)
+    for example in (examples.stale_tensor, examples.triage):
+        TextRenderer().write(example(), sys.stdout)
+        assert capsys.readouterr().out.split()[0] == example().verdict

@@ -128,6 +128,22 @@ def test_a_program_that_is_not_there_is_answered_with_a_similar_one_or_a_look(
     assert refused.value.exit_code == 127 and str(refused.value.fix).startswith(fix.format(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("typed", "fix"),
+    [
+        ("train --steps 3", "-- train --steps 3"),
+        ("train 'a b'", "-- train 'a b'"),
+        ("nosuch --steps 3", "echo $PATH   # "),  # without its quotes it would not be found either
+        ("train 'a", "echo $PATH   # "),
+    ],
+)
+def test_a_command_line_in_quotes_is_answered_with_its_words(tmp_path: Path, typed: str, fix: str) -> None:
+    (tmp_path / "train").touch(0o755)
+    with pytest.raises(CommandNotRun) as refused:
+        find_program([typed], {"PATH": str(tmp_path)})
+    assert str(refused.value.fix).startswith(fix)
+
+
 def test_a_pipe_is_no_program_and_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "train.py")
     with pytest.raises(CommandNotRun) as refused:
