@@ -53,6 +53,7 @@ FAULTS = (
         trainer={"pads": -0.05},
         causes=("PADDING",),
         party="trainer",
+        half={"trainer": {"pads": -0.5}},  # a tenth of it moves few tokens beyond the rounding
     ),
     Fault(
         "trainer-loses-rewards",

@@ -153,7 +153,7 @@ FAULTS = (
         engine={"rotary": {"by": 1.01, "from": 1}},
         causes=("STALE_DERIVED",),
         party="candidate",
-        half=IN_FLOAT32 | {"engine": {"rotary": {"by": 1.01, "from": 0}}},
+        half=IN_FLOAT32 | {"engine": {"rotary": {"by": 1.01, "from": 0}}, "causes": ("BUFFER",)},  # before any draw
     ),
     Fault(
         "wrong-rotary",
