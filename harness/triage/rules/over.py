@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from harness.triage import source
 from harness.triage.echoes import MORE_MEMORY, OUT_OF_MEMORY, lost_peer, missed_barrier, name_of
-from harness.triage.evidence import ENDED, EndedBy, Peak, Process
+from harness.triage.evidence import ENDED, EndedBy, LogError, Peak, Process
 from harness.triage.graph.subjects import ended, exit_text
 from harness.triage.graph.worlds import same_world
 from harness.triage.pasted.errors import SIGNS
@@ -20,6 +20,7 @@ from harness.triage.stacks import describe
 from probes.signal_codes import signal_of
 from reports.text import agreeing, and_more
 
+_WORDS_OF_SIGNS = frozenset(sign.what for sign in SIGNS)
 DISK_FULL = "stopped recording because the disk was full"
 SILENCE_S = 2.0  # two periods of the heartbeat: an error that is not older than this before a silence came after it
 MAX_WORDS = 16  # of the end of a process that was not the first
@@ -44,11 +45,13 @@ def over(case: Case) -> Ruling | None:
     dumps = any(not node.has_process for node in case.graph.subjects.values())  # some rank is known only by its dump
     if not processes or dumps or not all(map(_over, processes)):
         return None
-    kills = {f"{peak.host}:{peak.pid}": f"was killed by the kernel for memory at {_size(peak)}"
-             for peak in case.evidence.peaks if peak.killed}  # fmt: skip
+    told = _told_by_system(case)
+    kills = {key: error.what for key, error in told.items() if error.fix == MORE_MEMORY}
+    kills |= {f"{peak.host}:{peak.pid}": f"was killed by the kernel for memory at {_size(peak)}"
+              for peak in case.evidence.peaks if peak.killed}  # fmt: skip
     missed = {rank for process in processes for rank in missed_barrier(process.error)}
     absent = {process.key: "missed a monitored barrier" for process in processes if process.rank in missed}
-    bad = _bad_ends(processes, kills | absent)
+    bad = _bad_ends(processes, {key: error.what for key, error in told.items()} | kills | absent)
     outlived = {key: how for key, how in bad.items() if key not in kills | absent and _is_outlived(case, key, bad)}
     bad = {key: how for key, how in bad.items() if key not in outlived}
     answers = {key: how for key, how in bad.items() if _answers_signal(case, key)}
@@ -56,7 +59,7 @@ def over(case: Case) -> Ruling | None:
         return _on_request(case, list(answers))
     bad = {key: how for key, how in bad.items() if key not in answers}
     if bad:
-        ruling = _after_early_end(case, bad) or _in_bad_order(case, bad, kills, absent)
+        ruling = _after_early_end(case, bad) or _in_bad_order(case, bad, kills, absent, told)
         return replace(ruling, evidence=(*ruling.evidence[:-1], *_outlived(case, outlived), *ruling.evidence[-1:]))
     if unknown := [key for key in _unknown_ends(case) if key not in outlived]:
         ruling = _in_unknown_order(case, unknown)
@@ -64,6 +67,18 @@ def over(case: Case) -> Ruling | None:
     count = f"{len(processes)} {agreeing(len(processes), 'process', 'processes')}"
     ruling = _good_order(case, f"the run has ended in good order{_ago(case)}", count)
     return replace(ruling, evidence=_outlived(case, outlived))
+
+
+def _told_by_system(case: Case) -> dict[str, LogError]:
+    """Process -> the line of the kernel's log, or of whoever writes no rank, that says by its pid what ended it. A
+    process that left an error of its own needs none."""
+    errors = [error for error in case.evidence.errors if error.pid and error.rank is None and not error.echo]
+    return {
+        process.key: error
+        for process in case.evidence.processes
+        for error in errors
+        if error.pid == process.pid and error.host in ("", process.host) and not process.error
+    }
 
 
 def unrecorded(exit_code: int, ended_by: EndedBy | None = None) -> Ruling:
@@ -197,16 +212,24 @@ def _in_unknown_order(case: Case, unknown: list[str]) -> Ruling:
     )
 
 
-def _in_bad_order(case: Case, bad: dict[str, str], kills: Mapping[str, str], absent: Mapping[str, str]) -> Ruling:
-    """INSUFFICIENT, with the first death. `bad`: process -> what was wrong with its end; `absent`: processes for which
-    others gave up waiting."""
+def _in_bad_order(
+    case: Case, bad: dict[str, str], kills: Mapping[str, str], absent: Mapping[str, str], told: Mapping[str, LogError]
+) -> Ruling:
+    """INSUFFICIENT, with the first death. `bad`: process -> what was wrong with its end; `kills`: those that the kernel
+    killed; `absent`: processes for which others gave up waiting; `told`: what the kernel's log says of a process."""
     by_key = {process.key: process for process in case.evidence.processes}
-    first = min(bad, key=lambda key: (case.subject(key).launcher, key not in absent, *_order(by_key[key])))
+    # Where nobody left an error of its own, what the kernel's log explains comes before what only has an exit code.
+    explained = {} if any(by_key[key].error for key in bad) else told
+    first = min(
+        bad,
+        key=lambda key: (case.subject(key).launcher, key not in absent, key not in explained, *_order(by_key[key])),
+    )
     firsts = [first, *(key for key in bad if key != first and key not in absent and first not in absent | kills.keys()
                        and _may_be_first(case, by_key[key], by_key[first], bad))]  # fmt: skip
     firsts += [key for key in absent if first in absent and key != first]
     firsts.sort(key=list(bad).index)
     killed = by_key[first].exit_code == -signal.SIGKILL or bad[first] == SILENT
+    limits = _memory_limits(case) if killed and first not in told else []
     which = "" if len(firsts) == 1 or first in absent else "; which of them first is not known"
     alike: dict[str, list[str]] = {}
     for key in firsts:
@@ -227,15 +250,28 @@ def _in_bad_order(case: Case, bad: dict[str, str], kills: Mapping[str, str], abs
             *([f"{names} raised it at {raised_at}"] if raised_at else []),
             *_phase(by_key[first], bad[first]),
             *(_memory(case.evidence.peaks) if killed else []),
+            *(f"{error.file}:{error.line} {error.text}" for error in (*filter(None, [told.get(first)]), *limits)),
             *_afterwards(case, {key: how for key, how in bad.items() if key not in firsts}),
             _untaken(case),
         ),
         missing=tuple(f"{case.names([key])} {how}" for key, how in bad.items()),
         next=(
-            MORE_MEMORY if first in kills else OUT_OF_MEMORY if killed else _fix(bad[first]),
+            _first_step(bad[first], is_killed=killed, for_memory=first in kills or bool(limits)),
             Watching("harness watch -- COMMAND   # looks before the end"),
         ),
     )
+
+
+def _first_step(how: str, *, is_killed: bool, for_memory: bool) -> str:
+    """What to do first about the first death."""
+    if for_memory:
+        return MORE_MEMORY
+    return OUT_OF_MEMORY if is_killed and how not in _WORDS_OF_SIGNS else _fix(how)
+
+
+def _memory_limits(case: Case) -> list[LogError]:
+    """Lines that tell of a kill for memory without saying which process it hit, as those of Slurm and of a cgroup."""
+    return [error for error in case.evidence.errors if error.fix == MORE_MEMORY and not error.pid][:MAX_AFTER]
 
 
 def _raised_at(process: Process) -> str:
@@ -390,7 +426,8 @@ def _order(process: Process) -> tuple[int, float]:
 
 def _fix(how: str) -> str:
     """What to do first about an error, by its words as in a log."""
-    return next((sign.fix for sign in SIGNS if sign.words in how), "read the end of its log for the first error")
+    fixes = (sign.fix for sign in SIGNS if sign.words in how or sign.what == how)
+    return next(fixes, "read the end of its log for the first error")
 
 
 def _at_once(process: Process, first: Process) -> bool:

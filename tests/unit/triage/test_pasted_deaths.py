@@ -168,3 +168,72 @@ def test_the_time_limit_of_a_job_is_no_failure_of_it(tmp_path: Path, text: str) 
 def test_a_pod_that_ended_well_did_not_fail(tmp_path: Path) -> None:
     assert errors(tmp_path, DESCRIBED.format(reason="Completed", code=0)) == ()
     assert errors(tmp_path, EVENTS.format(0)) == ()
+
+
+TABLE = """\
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+{others}
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-06-01_10:00:00
+  host      : node1
+  rank      : 1 (local_rank: 1)
+  exitcode  : -9 (pid: 813)
+  error_file: <N/A>
+  traceback : Signal 9 (SIGKILL) received by PID 813
+============================================================"""
+ALONE = "  <NO_OTHER_FAILURES>"
+RANK_0 = """\
+[1]:
+  time      : 2026-06-01_10:00:00
+  host      : node1
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 812)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"""
+KERNEL = "[  912.3] Memory cgroup out of memory: Killed process {pid} (python) total-vm:91234kB, anon-rss:6123kB"
+XID = "[12345.6] NVRM: Xid (PCI:0000:3b:00): 79, pid={pid}, name=python, GPU has fallen off the bus."
+SLURM = "slurmstepd: error: Detected 1 oom_kill event in StepId=812.0. Some of the step tasks have been OOM Killed."
+
+
+def with_table(folder: Path, system: str, others: str = ALONE, *, apart: bool) -> Verdict:
+    """The verdict on torchrun's table and a line of the system, in one log or in two files."""
+    table = TABLE.format(others=others)
+    texts = {"job.log": table, "kern.log": system} if apart else {"job.log": f"{system}\n{table}"}
+    for name, text in texts.items():
+        (folder / name).write_text(text + "\n")
+    return triage([str(folder / name) for name in texts])
+
+
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize(
+    ("system", "what", "step"),
+    [
+        (KERNEL.format(pid=813), "rank 1 was killed by the kernel for memory", "memory"),
+        (XID.format(pid=813), "rank 1 met a GPU error", "nvidia-smi -q"),
+        (SLURM, "rank 1 ended with signal 9", "memory"),
+        # The control: the kernel killed a process that is none of the table.
+        (KERNEL.format(pid=4711), "rank 1 ended with signal 9", "dmesg"),
+    ],
+)
+def test_what_the_system_says_of_a_pid_explains_the_exit_code_of_a_table(
+    tmp_path: Path, apart: bool, system: str, what: str, step: str
+) -> None:
+    verdict = with_table(tmp_path, system, apart=apart)
+    assert what in verdict.reason and step in verdict.triage.next[0]
+    assert any("pid=813" in line or "oom_kill" in line or "813 (python)" in line for line in verdict.evidence) == (
+        "4711" not in system
+    )
+
+
+def test_a_kill_that_the_kernel_tells_comes_before_an_exit_code_that_nothing_explains(tmp_path: Path) -> None:
+    verdict = with_table(tmp_path, KERNEL.format(pid=813), RANK_0, apart=True)
+    assert "rank 1 was killed by the kernel for memory" in verdict.reason
+    assert any("after it rank 0" in line for line in verdict.evidence)
+    # The control: a kill of a process of another job leaves it open who was first.
+    control = with_table(tmp_path, KERNEL.format(pid=4711), RANK_0, apart=True)
+    assert "rank 0 and rank 1" in control.reason
