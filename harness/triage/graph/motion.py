@@ -108,6 +108,8 @@ def _goes_on(process: Process, now: stacks.Doing, before: stacks.Doing, around: 
     """Say in words that the wait of its main thread went on: it got data, or came to the next wait."""
     if _gets_on(process):
         return "data went through the pipe or socket at which it waits"
+    if not around.stall_s and (text := _counted_lately(process)):
+        return text
     return passes(process, now, before, gpu=around.gpu)
 
 
@@ -207,6 +209,18 @@ def passes(process: Process, now: stacks.Doing, before: stacks.Doing, *, gpu: bo
     return f"its main thread woke up {woken} times, and {sent / 1000:.0f} kB came or went" if (
         woken > 1 and sent > 0 and recent
     ) else ""  # fmt: skip
+
+
+def _counted_lately(process: Process) -> str:
+    """Say in words that its heartbeat counted a collective, or other work, in the last part of the looks.
+
+    For a job in which no watch saw a stall: there a rank that rests for most of each step is met in its rest alone.
+    """
+    beat = process.beat
+    if beat is None or beat.ended or beat.age_s > 2 * beat.period_s:
+        return ""
+    recent = beat.progress_age_s < min(HELD_S, process.between_looks_s)
+    return f"its heartbeat counted work {beat.progress_age_s:.1f} s ago" if recent else ""
 
 
 def _in_training_loop(process: Process) -> bool:

@@ -184,3 +184,20 @@ def progress(process: Process) -> str:
 def test_a_poll_with_a_collective_for_its_last_round_stays_a_poll(program: Path) -> None:
     verdict = judged(*(asleep_at(number, "last", LAST, program, **ROUNDS) for number in (0, 1)))
     assert verdict.verdict == "INSUFFICIENT" and not verdict.triage.culprits
+
+
+def counted(number: int, stack: str, *, progress_s: float, stale_s: float = 0.5) -> Process:
+    """A rank whose probe counts, which rests at this place at both looks."""
+    return rank(number, stack, world=2, progress_s=progress_s, stale_s=stale_s, wchan="hrtimer_nanosleep")
+
+
+def test_what_a_heartbeat_counted_within_the_looks_is_progress() -> None:
+    """A straggler that sleeps in each step, met in its sleep alone: `did not move` was said of it."""
+    ranks = [counted(number, SLEEPS, progress_s=0.4) for number in (0, 1)]
+    assert all(progress(each) for each in ranks)
+    assert judged(*ranks).verdict == "HEALTHY"
+    # The controls: it counted before the looks, its heartbeat is silent, or a watch saw that the job stands.
+    assert not progress(counted(0, SLEEPS, progress_s=9.0))
+    assert not progress(counted(0, SLEEPS, progress_s=0.4, stale_s=30.0))
+    stalled = build(evidence(ranks[0], stall_s=12.0), None)
+    assert not stalled.subjects[ranks[0].key].progress
