@@ -349,10 +349,14 @@ class History:
 
     def last_runs(self, matrix: str) -> dict[str, Seen]:
         """Return the last run of every cell of a matrix that ever ran."""
-        ran = verdicts.c.status != "COULD NOT RUN"
         with self._read() as connection:
-            judged = {row.name: row.seconds for row in connection.execute(_newest(matrix, ran))}
             rows = connection.execute(_newest(matrix)).all()
+            # Cell by cell, through the index: one query for all would read every verdict.
+            judged = {
+                row.name: connection.scalar(_last_judged(matrix, row.cell_id))
+                for row in rows
+                if row.status == "COULD NOT RUN"
+            }
         return {row.name: Seen(row.night_id, row.status, row.seconds, judged.get(row.name)) for row in rows}
 
     def listing(self, limit: int | None = None) -> list[tuple[Any, dict[str, int]]]:
@@ -631,12 +635,20 @@ def _is_full(error: sa.exc.DBAPIError) -> bool:
     return getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
 
 
-def _newest(matrix: str, *conditions: Any) -> Any:
-    """The newest verdict of each cell of a matrix, of those that meet the conditions."""
+def _newest(matrix: str) -> Any:
+    """The newest verdict of each cell of a matrix."""
     last = sa.select(sa.func.max(verdicts.c.night_id).label("night_id"), verdicts.c.cell_id)
-    last = last.join_from(verdicts, nights).where(nights.c.matrix == matrix, *conditions)
+    last = last.join_from(verdicts, nights).where(nights.c.matrix == matrix)
     newest = last.group_by(verdicts.c.cell_id).subquery()
-    return sa.select(cells.c.name, verdicts.c.night_id, verdicts.c.status, verdicts.c.seconds).join_from(
+    columns = cells.c.name, verdicts.c.night_id, verdicts.c.cell_id, verdicts.c.status, verdicts.c.seconds
+    return sa.select(*columns).join_from(
         verdicts, newest,
         (verdicts.c.night_id == newest.c.night_id) & (verdicts.c.cell_id == newest.c.cell_id),
     ).join(cells, cells.c.id == verdicts.c.cell_id)  # fmt: skip
+
+
+def _last_judged(matrix: str, cell_id: int) -> Any:
+    """The seconds of a cell's newest run that came to a verdict."""
+    of_cell = sa.select(verdicts.c.seconds).join_from(verdicts, nights)
+    of_cell = of_cell.where(verdicts.c.cell_id == cell_id, nights.c.matrix == matrix)
+    return of_cell.where(verdicts.c.status != "COULD NOT RUN").order_by(verdicts.c.night_id.desc()).limit(1)
