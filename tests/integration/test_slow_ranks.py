@@ -35,6 +35,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
         pytest.param("network", {STRAGGLER}, marks=pytest.mark.night),
         pytest.param("processor", {STRAGGLER}, marks=pytest.mark.night),
         pytest.param("disk", {STRAGGLER}, marks=pytest.mark.night),
+        pytest.param("sleep", {STRAGGLER}, marks=pytest.mark.night),
         pytest.param("garbage", {STRAGGLER}, marks=pytest.mark.night),
         pytest.param("once", set(), marks=pytest.mark.night),
         pytest.param("balanced", set(), marks=pytest.mark.night),
@@ -74,8 +75,9 @@ def watched(kind: str, folder: Path, looks: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.night
-def test_a_watch_names_the_rank_that_stays_slow(tmp_path: Path) -> None:
-    told = watched("network", tmp_path, looks=10_000)
+@pytest.mark.parametrize("kind", ["network", "sleep"])
+def test_a_watch_names_the_rank_that_stays_slow(kind: str, tmp_path: Path) -> None:
+    told = watched(kind, tmp_path, looks=10_000)
     assert told and {verdict["verdict"] for verdict in told} == {"SLOW"}
     assert {rank for verdict in told for row in verdict["triage"]["lateness"] if row["slow"] for rank in row["ranks"]} \
         == {STRAGGLER}  # fmt: skip

@@ -6,6 +6,7 @@ being as fast as the others, by a factor of ten or more:
     processor   other processes compete for its core
     disk        it writes sixty files where the others write one
     network     what it fetches comes through a relay that passes on a few bytes at a time
+    sleep       it sleeps, as one that asks a service with a limit of requests does, and is met asleep at most looks
     garbage     it has a large heap that its garbage collector goes through in every step
     once        it has one long sample, in the middle: a control
     balanced    nothing: a control
@@ -30,7 +31,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch._C import _distributed_c10d as c10d
 
-KINDS = ("processor", "disk", "network", "garbage", "once", "balanced")
+KINDS = ("processor", "disk", "network", "sleep", "garbage", "once", "balanced")
 WORLD, STRAGGLER = 3, 1
 COUNT = 60_000  # rounds of a loop: the work of one step
 COMPETITORS = 9
@@ -38,6 +39,7 @@ FILES, FILE_BYTES = 60, 1 << 16
 PAYLOAD, PIECE = 1 << 16, 1 << 9  # bytes that a rank fetches in each step, and that the relay passes on at once
 HEAP = 400_000  # objects in cycles
 LONG_S = 2.0
+PAUSE_S = 0.18
 
 
 def main(rank: int, kind: str, folder: str, steps: int, store: str, ports: tuple[int, int]) -> None:
@@ -59,6 +61,8 @@ def main(rank: int, kind: str, folder: str, steps: int, store: str, ports: tuple
                 _write(Path(scratch), FILES if slow else 1)
             elif kind == "network":
                 _fetch(connection)
+            elif kind == "sleep" and slow:
+                time.sleep(PAUSE_S)
             elif kind == "garbage":
                 gc.collect()
             elif kind == "once" and slow and step == (steps or 60) // 2:
