@@ -89,6 +89,7 @@ _NCCL = re.compile(_OF_NCCL)
 _IN_GROUP = r"(?:\[PG (?:ID )?0 [^\]]{0,120}Rank (?P<rank>\d{1,7})\].{0,200})?"
 _KILLED_BY_RAY = "killed due to the node running low on memory"
 _CANCELLED = r"\*\*\* (?P<role>(?:JOB|STEP) [\w.+-]{1,40}) ON \S{1,100} CANCELLED AT "
+_OF_SRUN = r"srun: error: (?P<host>[\w.-]{1,100}): (?P<role>tasks? \d[\d,-]{0,100}): "
 OF_SLURM = ("slurmstepd:", "srun:")  # beginnings of lines that Slurm itself writes
 DEFUNCT = "<defunct>"  # in a list of processes, whose order says nothing
 _EXACT = "CUDA_LAUNCH_BLOCKING=1 COMMAND   # the line that it names is exact then"
@@ -274,10 +275,10 @@ SIGNS = (
     Sign("NCCL WARN socket", "could not reach a peer over TCP",
          "ip -br addr   # then NCCL_SOCKET_IFNAME=NAME, the same network on every node",
          re.compile(_OF_NCCL + r"socket\w{1,40}: (?P<detail>\w{1,20} (?:to|from) .{1,80})"), Kind.ECHO),
+    Sign(": Out Of Memory", "was killed for memory, as Slurm says", MORE_MEMORY, kind=Kind.REPORT,
+         pattern=re.compile(_OF_SRUN + "Out Of Memory")),
     Sign("srun: error: ", "failed, as Slurm says", kind=Kind.REPORT, pattern=re.compile(
-         r"srun: error: (?P<host>[\w.-]{1,100}): (?P<role>tasks? \d[\d,-]{0,100}): "
-         r"(?P<detail>Exited with exit code [1-9]\d{0,2}|Out Of Memory|Killed|Aborted|Bus error"
-         r"|Segmentation fault)")),
+         _OF_SRUN + r"(?P<detail>Exited with exit code [1-9]\d{0,2}|Killed|Aborted|Bus error|Segmentation fault)")),
     # The command line before it is that of the last rank that was started, not of the one that failed.
     Sign("exits with return code = ", "was found dead by DeepSpeed's launcher", kind=Kind.REPORT,
          pattern=re.compile(r"launch\.py.{1,4000}exits with (?P<detail>return code = -?[1-9]\d{0,2})")),

@@ -59,6 +59,7 @@ def judged(folder: Path, *lines: str) -> Verdict:
         ("RuntimeError: DataLoader worker (pid 812) is killed by signal: Bus error. ", "killed by signal", "pid 812"),
         ("RuntimeError: DataLoader worker (pid 812) is killed by signal: Killed. ", "killed by signal", "pid 812"),
         ("RuntimeError: DataLoader worker (pid(s) 812, 813) exited unexpectedly", "unexpectedly", "pid 812"),
+        ("srun: error: node2: task 5: Out Of Memory", "killed for memory, as Slurm says", "task 5"),
         ("srun: error: Node failure on node-17", "as Slurm says", "Node node-17"),
         ("[2026-11-28 04:12:40] Child process unexpectedly failed with an exit code 135. pid=77", "135", "pid 77"),
         ("[2026-11-28 04:12:40] Rank 3 scheduler is dead. Please check.", "dead", "rank 3"),
