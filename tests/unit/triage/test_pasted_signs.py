@@ -79,7 +79,6 @@ def judged(folder: Path, *lines: str) -> Verdict:
          "capacity of 79.10 GiB of which 1.1 GiB is free. Process 5 has 40.00 GiB memory in use.",
          "GPU memory: Process 5 has 40.00 GiB", "WorkerDict (pid 9)"),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "GPU memory", "a process"),
-        ("srun: error: node2: task 5: Out Of Memory", "Out Of Memory", "task 5"),
         ("srun: error: node2: tasks 4-7: Exited with exit code 1", "exit code 1", "tasks 4-7"),
         (DEEPSPEED, "return code = -9", "a process"),  # the rank in the line is the last that was started
     ],
