@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -20,7 +21,6 @@ from harness.triage.stacks import describe
 from probes.signal_codes import signal_of
 from reports.text import agreeing, and_more
 
-_WORDS_OF_SIGNS = frozenset(sign.what for sign in SIGNS)
 DISK_FULL = "stopped recording because the disk was full"
 SILENCE_S = 2.0  # two periods of the heartbeat: an error that is not older than this before a silence came after it
 MAX_WORDS = 16  # of the end of a process that was not the first
@@ -71,13 +71,15 @@ def over(case: Case) -> Ruling | None:
 
 def _told_by_system(case: Case) -> dict[str, LogError]:
     """Process -> the line of the kernel's log, or of whoever writes no rank, that says by its pid what ended it. A
-    process that left an error of its own needs none."""
+    process that left an error of its own needs none, and a pid that several hosts have is nobody's."""
+    pids = Counter(process.pid for process in case.evidence.processes)
     errors = [error for error in case.evidence.errors if error.pid and error.rank is None and not error.echo]
     return {
         process.key: error
         for process in case.evidence.processes
         for error in errors
-        if error.pid == process.pid and error.host in ("", process.host) and not process.error
+        if error.pid == process.pid and not process.error
+        if error.host == process.host or (not error.host and pids[process.pid] == 1)
     }
 
 
@@ -218,12 +220,7 @@ def _in_bad_order(
     """INSUFFICIENT, with the first death. `bad`: process -> what was wrong with its end; `kills`: those that the kernel
     killed; `absent`: processes for which others gave up waiting; `told`: what the kernel's log says of a process."""
     by_key = {process.key: process for process in case.evidence.processes}
-    # Where nobody left an error of its own, what the kernel's log explains comes before what only has an exit code.
-    explained = {} if any(by_key[key].error for key in bad) else told
-    first = min(
-        bad,
-        key=lambda key: (case.subject(key).launcher, key not in absent, key not in explained, *_order(by_key[key])),
-    )
+    first = _first_death(case, bad, absent, told)
     firsts = [first, *(key for key in bad if key != first and key not in absent and first not in absent | kills.keys()
                        and _may_be_first(case, by_key[key], by_key[first], bad))]  # fmt: skip
     firsts += [key for key in absent if first in absent and key != first]
@@ -256,17 +253,33 @@ def _in_bad_order(
         ),
         missing=tuple(f"{case.names([key])} {how}" for key, how in bad.items()),
         next=(
-            _first_step(bad[first], is_killed=killed, for_memory=first in kills or bool(limits)),
+            _first_step(bad[first], told.get(first), is_killed=killed, for_memory=first in kills or bool(limits)),
             Watching("harness watch -- COMMAND   # looks before the end"),
         ),
     )
 
 
-def _first_step(how: str, *, is_killed: bool, for_memory: bool) -> str:
-    """What to do first about the first death."""
+def _first_death(case: Case, bad: Mapping[str, str], absent: Mapping[str, str], told: Mapping[str, LogError]) -> str:
+    """The process that failed first by its record, or for which others gave up waiting.
+
+    Where nobody left an error of its own, what the kernel's log explains comes before what only has an exit code.
+    """
+    by_key = {process.key: process for process in case.evidence.processes}
+    explained = {} if any(by_key[key].error for key in bad) else told
+
+    def order(key: str) -> tuple[bool, bool, bool, tuple[int, float]]:
+        return case.subject(key).launcher, key not in absent, key not in explained, _order(by_key[key])
+
+    return min(bad, key=order)
+
+
+def _first_step(how: str, told: LogError | None, *, is_killed: bool, for_memory: bool) -> str:
+    """What to do first about the first death. `told`: what the kernel's log says of it."""
+    if told is not None:
+        return told.fix
     if for_memory:
         return MORE_MEMORY
-    return OUT_OF_MEMORY if is_killed and how not in _WORDS_OF_SIGNS else _fix(how)
+    return OUT_OF_MEMORY if is_killed else _fix(how)
 
 
 def _memory_limits(case: Case) -> list[LogError]:
@@ -426,8 +439,7 @@ def _order(process: Process) -> tuple[int, float]:
 
 def _fix(how: str) -> str:
     """What to do first about an error, by its words as in a log."""
-    fixes = (sign.fix for sign in SIGNS if sign.words in how or sign.what == how)
-    return next(fixes, "read the end of its log for the first error")
+    return next((sign.fix for sign in SIGNS if sign.words in how), "read the end of its log for the first error")
 
 
 def _at_once(process: Process, first: Process) -> bool:

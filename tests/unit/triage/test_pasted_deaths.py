@@ -237,3 +237,9 @@ def test_a_kill_that_the_kernel_tells_comes_before_an_exit_code_that_nothing_exp
     # The control: a kill of a process of another job leaves it open who was first.
     control = with_table(tmp_path, KERNEL.format(pid=4711), RANK_0, apart=True)
     assert "rank 0 and rank 1" in control.reason
+
+
+def test_a_pid_that_two_hosts_have_is_not_explained_by_a_log_without_a_host(tmp_path: Path) -> None:
+    twin = RANK_0.replace("pid: 812", "pid: 813").replace("node1", "node2")
+    verdict = with_table(tmp_path, KERNEL.format(pid=813), twin, apart=True)
+    assert "by the kernel" not in verdict.reason
