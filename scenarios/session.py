@@ -41,7 +41,6 @@ from scenarios.plants import Injection
 from scenarios.settings import Sampling, Scenario
 from scenarios.shared_memory import Segments
 
-NATIVE_PART = 256  # native samples in one call to the engine
 REPEATS = 16  # native samples that are drawn twice
 TOLD_S = 1.0  # a choice: a fork server reports an end within milliseconds
 DEFAULTS = EngineOptions()
@@ -89,6 +88,7 @@ class EngineSession:
         self._mapping = ParameterMap.of(options.mapping)
         self._recorder = install.OFF  # until `record_to`
         self._pure = options.pure  # true in the native stage: an engine with nothing of ours loaded
+        self._natively_drawn: list[tuple[Request, Completion]] = []  # of the native draw in progress
         self._closing, self._closing_router = threading.Event(), threading.Event()
         self._started_s = 0.0
         self._starts = (0, 0.0)  # number of starts, and their total seconds
@@ -434,30 +434,34 @@ class EngineSession:
             frames.floor(self._recorder, rows, step=step, variant=variant, version=version)
         return [c.output_ids for c in base]
 
-    def native(self, requests: list[Request], *, version: int, step: int) -> list[Completion]:
-        """Draw with the engine's own sampler, and record it under `step`. The first draw (-1) draws a few samples
-        twice.
+    def native(self, requests: list[Request]) -> list[Completion]:
+        """Draw a part of a native stage with the engine's own sampler, and keep it until `end_native`.
 
         The session must be in native mode.
         """
         if not self._pure:
             raise EngineError("the native stage needs an engine with nothing of ours loaded: call become_pure() first")
         requests = self._limited(requests)
-        # Draw in parts, each a recorded call: a stage of a thousand samples on a busy machine must not look like a
-        # hang.
-        completions = [
-            c for i in range(0, len(requests), NATIVE_PART) for c in self._generate(requests[i : i + NATIVE_PART], -1)
-        ]
-        if self._recorder is not install.OFF:
-            frames.samples(
-                self._recorder,
-                "native",
-                requests,
-                completions,
-                step=step,
-                fields={"weight_version": version, "engine_seed": self._scenario.engine.seed},
-            )
-        if self._recorder is not install.OFF and step == -1:
+        completions = self._generate(requests, -1)
+        self._natively_drawn += zip(requests, completions, strict=True)
+        return completions
+
+    def end_native(self, *, version: int, step: int) -> None:
+        """Record under `step` what was drawn since the last end. The first draw (-1) draws a few samples twice."""
+        drawn, self._natively_drawn = self._natively_drawn, []
+        if self._recorder is install.OFF:
+            return
+        requests = [request for request, _ in drawn]
+        engine_seed = self._scenario.engine.seed
+        frames.samples(
+            self._recorder,
+            "native",
+            requests,
+            [completion for _, completion in drawn],
+            step=step,
+            fields={"weight_version": version, "engine_seed": engine_seed},
+        )
+        if step == -1:
             repeated = requests[:: -(-len(requests) // REPEATS)]
             seeds = self._engine.info().resolved.get("request_seed", "not reported")
             frames.samples(
@@ -468,7 +472,6 @@ class EngineSession:
                 step=-1,
                 fields={"weight_version": version, "request_seed": seeds},
             )
-        return completions
 
     def set(self, name: str, value: Any) -> None:
         """Change one canonical parameter, such as `sampling.temperature`.

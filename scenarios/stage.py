@@ -19,6 +19,7 @@ from scenarios.engines import canonical_request
 from scenarios.engines.engine_interface import Request, SyncReport
 from scenarios.engines.guided import Guide
 from scenarios.engines.recorded import Recorded
+from scenarios.ppo.actor import NativeScored
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.beginning import Beginning
 from scenarios.ppo.native_scores import suspect
@@ -29,6 +30,22 @@ from scenarios.settings import Scenario
 
 # The floor needs extremes, not means, so this many samples of the last step are drawn again in each variant.
 FLOOR_SAMPLES = 32
+# Native samples in one call to the engine. Each call is recorded, so that a stage of a thousand samples on a busy
+# machine does not look like a hang; and what one part drew is scored while the next one is drawn.
+NATIVE_PART = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class NativeDraw:
+    """A native draw in progress: the weight version, and the calls that draw each part of the requests.
+
+    `opened`, `ended`: the calls that open and close the recording of the draw.
+    """
+
+    version: int
+    opened: Future
+    parts: list[tuple[list[Request], Future]]
+    ended: tuple[Future, ...]
 
 
 class Stage:
@@ -44,8 +61,7 @@ class Stage:
         self._recorded: Recorded | None = None  # the run that guides the open one, or is replayed by it
         self._replay = False
         self._views: dict[str, list[dict[str, Any]]] = {}  # run -> the learner's scores of its native samples
-        # Native draws in progress, by run and draw: weight version, requests, the calls that draw and record them.
-        self._drawing: dict[tuple[str, int], tuple[int, list[Request], tuple[Future, ...]]] = {}
+        self._drawing: dict[tuple[str, int], NativeDraw] = {}  # by run and number of the draw
 
     def prepare(self, scenario: dict[str, Any]) -> dict[str, Any]:
         """Make or find the models, encode every prompt, and refuse a context that cannot hold them. Return where the
@@ -191,24 +207,32 @@ class Stage:
         numbered = [pair for step in steps for pair in batch.batch(step)][:wanted]
         requests = [Request(number, ids) for number, ids in numbered]
         opened = session.submit("record_to", run_dir)
-        drawn = session.submit("native", requests, version=version, step=-draw)
-        self._drawing[run_dir, draw] = version, requests, (opened, drawn, session.submit("end_recording"))
+        parts = [requests[start : start + NATIVE_PART] for start in range(0, len(requests), NATIVE_PART)]
+        drawn = [(part, session.submit("native", part)) for part in parts]
+        ended = session.submit("end_native", version=version, step=-draw), session.submit("end_recording")
+        self._drawing[run_dir, draw] = NativeDraw(version, opened, drawn, ended)
 
     def score_native(
         self, scenario: dict[str, Any], roles: dict[str, list[Actor]], run_dir: str, policy: str, draw: int
     ) -> None:
         """Score what `draw_native` drew with the learner at the same weights, and record the scores."""
         settings = Scenario.from_json(scenario)
-        version, requests, calls = self._drawing.pop((run_dir, draw))
-        _, completions, _ = gather(calls)
-        samples = [
-            Sample(c.sample, request.prompt_ids, c.output_ids) for c, request in zip(completions, requests, strict=True)
-        ]
+        drawing = self._drawing.pop((run_dir, draw))
         requested = dataclasses.asdict(settings.sampling)
-        rewarded = roles["reward"][0].submit("rewards", -1, samples) if roles.get("reward") else None
         actor = roles["actor"][0]
+        drawing.opened.result()
         call(actor, "adopt", policy)
-        scored = call(actor, "score_native", samples, requested)
+        samples, scored, rewarded = list[Sample](), NativeScored([], [], []), list[Future]()
+        for part, drawn in drawing.parts:
+            part_samples = [
+                Sample(completion.sample, request.prompt_ids, completion.output_ids)
+                for request, completion in zip(part, drawn.result(), strict=True)
+            ]
+            if roles.get("reward"):
+                rewarded.append(roles["reward"][0].submit("rewards", -1, part_samples))
+            scored.add(call(actor, "score_native", part_samples, requested))
+            samples += part_samples
+        gather(drawing.ended)
         arrays: dict[str, Flat | Ragged] = {
             "sample": Flat.of([s.number for s in samples], "i8"),
             "learner_logprob": Ragged.of(scored.logprob, "f4"),
@@ -217,13 +241,13 @@ class Stage:
             arrays["exact_logprob"] = Ragged.of(scored.exact, "f4")
         for name in scored.views[0]:
             arrays[name] = Ragged.of([view[name] for view in scored.views], "f4")
-        if rewarded is not None:
-            arrays["reward"] = Flat.of(rewarded.result(), "f4")
+        if rewarded:
+            arrays["reward"] = Flat.of([reward for part in rewarded for reward in part.result()], "f4")
         so_far = self._views.setdefault(run_dir, [])
         so_far += scored.views
         fits = call(actor, "fit_native", samples, requested) if suspect(so_far) else []
         with install.start(run_dir, role="trainer", rank=1) as recorder:
-            fields = {"weight_version": version, "sampling": requested, "fits": fits}
+            fields = {"weight_version": drawing.version, "sampling": requested, "fits": fits}
             recorder.frame("native_score", step=-draw, fields=fields, arrays=arrays)
 
     def apart(self, scenario: dict[str, Any], roles: dict[str, list[Actor]], session: Actor, policy: str) -> float:

@@ -75,6 +75,12 @@ class NativeScored:
     exact: Rows
     views: list[dict[str, NDArray[np.float32]]]
 
+    def add(self, part: NativeScored) -> None:
+        """Append the scores of further samples."""
+        self.logprob.extend(part.logprob)
+        self.exact.extend(part.exact)
+        self.views.extend(part.views)
+
 
 class ActorRole(TrainedRole):
     """The policy that learns, its optimizer, and the sending end of the weight sync."""
