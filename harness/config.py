@@ -40,6 +40,15 @@ def catalog() -> list[str]:
     return sorted(path.stem for path in catalog_folder().glob("*.toml"))
 
 
+class NeedsMapping(BadInput):
+    """An argument of `engine` was given that no setting of a scenario is. The fix writes a mapping into `file`."""
+
+    def __init__(self, message: str, *, fix: str, instead: str, engine: str, file: str) -> None:
+        super().__init__(message, fix=fix, instead=instead)
+        self.engine = engine
+        self.file = file
+
+
 def load(scenario: str, overrides: Iterable[str] = (), **top_level: Any) -> Scenario:
     """The scenario named `scenario` (from the catalog, or a TOML file), with `section.key=value` overrides applied in
     order.
@@ -259,10 +268,12 @@ def _of_an_engine(where: str, key: str, value: Any) -> BadInput | None:
     title = registry.get(named[0]).title
     function = f"def {named[0]}_engine(asked, ours): return {{**ours, {name!r}: {value!r}}}"
     file = shlex.quote(os.path.join(".", free_path(Path("mapping.py"))))
-    return BadInput(
+    return NeedsMapping(
         f"{where}: {key}: no setting of a scenario is {title}'s own {name}; a mapping gives it",
-        fix=f"printf %s {shlex.quote(function)} > {file} && --mapping {file}   # for the baseline --baseline-mapping",
+        fix=f"printf %s {shlex.quote(function)} > {file} && --mapping {file}",
         instead=key,
+        engine=named[0],
+        file=file,
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from harness.errors import closest
 
@@ -32,20 +32,34 @@ def sentence(error: pydantic.ValidationError, where: str) -> str:
     return sentences(error, where)[0]
 
 
-def sentences(error: pydantic.ValidationError, where: str, valid_keys: Iterable[str] = ()) -> list[str]:
-    """A sentence about each error. `where`: the file that was read. `valid_keys`: all known keys; the nearest are
-    named."""
-    return [_sentence(detail, where, {*valid_keys}) for detail in error.errors()]
+def sentences(error: pydantic.ValidationError, where: str, schema: Mapping[str, Any] | None = None) -> list[str]:
+    """A sentence about each error. `where`: the file that was read. `schema`: of what the file may hold, as
+    `model_json_schema` returns it; with it, the sentence about an unknown key says which ones there are."""
+    return [_sentence(detail, where, schema or {}) for detail in error.errors()]
 
 
-def _sentence(detail: ErrorDetails, where: str, valid_keys: set[str]) -> str:
+def _sentence(detail: ErrorDetails, where: str, schema: Mapping[str, Any]) -> str:
     name, kind = _key(detail), detail["type"]
     if kind == "missing":
         return f"{where}: {name} is missing"
     if kind == "extra_forbidden":
-        last = str(detail["loc"][-1])  # the key may be known in another section
-        return f"{where}: unknown key {name}{closest(last, sorted(valid_keys - {last}))}"
+        *sections, last = detail["loc"]
+        tables = [schema, *schema.get("$defs", {}).values()]
+        anywhere = {key for table in tables for key in table.get("properties", ())}
+        near = closest(str(last), sorted(anywhere - {last}))  # the key may be one of another section
+        there = _keys(schema, sections)
+        listed = f"; known keys: {', '.join(there)}" if there else ""
+        return f"{where}: unknown key {name}{near or listed}"
     return f"{where}: {name} = {_problem(detail)}"
+
+
+def _keys(schema: Mapping[str, Any], sections: Sequence[int | str]) -> list[str]:
+    """The keys of a section. `sections`: the names on the way to it, and the places in lists."""
+    table = schema
+    for section in sections:
+        table = table.get("items", {}) if isinstance(section, int) else table.get("properties", {}).get(section, {})
+        table = schema.get("$defs", {}).get(table.get("$ref", "").rpartition("/")[2], table)
+    return list(table.get("properties", ()))
 
 
 def problem(error: pydantic.ValidationError) -> str:

@@ -131,8 +131,8 @@ def find_whole(name: str) -> Environment | None:
 
 
 def all_environments() -> list[Environment]:
-    """Return all environments, by name."""
-    folders = sorted((home.home() / "envs").glob("*/env.json"))
+    """Return all environments, by name. Raises EnvironmentUnusable where the home is no directory."""
+    folders = sorted((home.checked() / "envs").glob("*/env.json"))
     environments = [find(path.parent.name) for path in folders if not path.parent.name.startswith(".")]
     return [environment for environment in environments if environment is not None]
 

@@ -31,6 +31,19 @@ def home(environ: Mapping[str, str] = os.environ) -> Path:
     return Path.home() / ".local" / "share" / "rlhf-harness"
 
 
+def checked() -> Path:
+    """Return the home, which need not be there. Raises EnvironmentUnusable where it is something else than a
+    directory.
+    """
+    path = home()
+    if path.exists() and not path.is_dir():
+        raise EnvironmentUnusable(
+            f"the harness's home {path} is no directory",
+            fix="unset HARNESS_HOME   # takes the platform's directory; or export HARNESS_HOME=DIR",
+        )
+    return path
+
+
 def directory(name: str) -> Path:
     """Return a directory of the home, and create it. Raises EnvironmentUnusable where the home cannot be written."""
     path = home() / name

@@ -202,7 +202,7 @@ class Cell:
 
 def load(path: Path) -> tuple[Matrix, list[Cell]]:
     """Return the matrix and its cells, each of which is valid. Raises BadInput."""
-    matrix = parsed(Matrix, read(path), str(path))
+    matrix = parsed(Matrix, read(path, absent_fix=_begun(path)), str(path))
     if matrix.keep.size:
         _quantity(size, matrix.keep.size, "keep.size", path)
     cells: list[Cell] = []
@@ -220,14 +220,25 @@ def load(path: Path) -> tuple[Matrix, list[Cell]]:
     return matrix, cells
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Read a TOML file. Raises BadInput."""
+def read(path: Path, *, absent_fix: str = FORMAT) -> dict[str, Any]:
+    """Read a TOML file. `absent_fix`: what helps where there is none. Raises BadInput."""
     try:
         return tomllib.loads(limits.read_file(path).decode())
+    except FileNotFoundError as error:
+        raise BadInput(f"{path} does not exist", fix=absent_fix) from error
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}", fix=FORMAT) from error
     except (ValueError, RecursionError) as error:  # not TOML or UTF-8, a number of thousands of digits, nested too deep
         raise BadInput(f"{path} is not TOML: {error}", fix=FORMAT) from error
+
+
+def _begun(path: Path) -> str:
+    """The command that writes a first matrix: the two engines with their usual scenario."""
+    if not path.parent.is_dir():
+        return FORMAT
+    lines = (f"name = {json.dumps(path.stem)}", "[matrix]", 'pairs = [["vllm", "sglang"]]')
+    written = " ".join(shlex.quote(line) for line in lines)
+    return f"printf '%s\\n' {written} > {shlex.quote(str(path))}   # a first matrix; then the same command again"
 
 
 T = TypeVar("T", bound=pydantic.BaseModel)
@@ -239,9 +250,7 @@ def parsed(kind: type[T], data: dict[str, Any], where: str) -> T:
     try:
         return kind.model_validate(data)
     except pydantic.ValidationError as error:
-        sections = kind.model_json_schema().get("$defs", {}).values()
-        known_keys = [*kind.model_fields, *(name for section in sections for name in section.get("properties", ()))]
-        sentences = pydantic_errors.sentences(error, where, known_keys)
+        sentences = pydantic_errors.sentences(error, where, kind.model_json_schema())
         refuse([BadInput(sentence, fix=FORMAT) for sentence in sentences])
         raise
 

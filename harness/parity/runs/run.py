@@ -148,7 +148,7 @@ def _planned(
     for line in dict.fromkeys(line for spec in maps.values() for line in user_mapping.uncalled_lines(spec)):
         options.say(line)
     shared = Scenario()
-    with collected(mistakes):
+    with collected(mistakes), _mappings_of_their_sides(baseline, candidate):
         shared = options.shared()
     with collected(mistakes):
         check_device(options.device, options.address)
@@ -182,6 +182,21 @@ def _candidate(scenario: Scenario, overrides: Iterable[str]) -> Scenario:
     except BadInput as error:
         for mistake in mistakes_of(error):
             mistake.fix = (mistake.fix or "").replace("--set ", "--candidate-set ") or None
+        raise
+
+
+@contextlib.contextmanager
+def _mappings_of_their_sides(baseline: str, candidate: str) -> Iterator[None]:
+    """Rewrite the fix that gives a mapping so that each side has it whose engine it is written for."""
+    try:
+        yield
+    except BadInput as error:
+        engines = {"--baseline-mapping": envs.parse(baseline).engine, "--mapping": envs.parse(candidate).engine}
+        for mistake in mistakes_of(error):
+            if isinstance(mistake, config.NeedsMapping):
+                options = [f"{option} {mistake.file}" for option, engine in engines.items() if engine == mistake.engine]
+                writing = (mistake.fix or "").partition(" && ")[0]
+                mistake.fix = f"{writing} && {' '.join(options)}" if options else ""
         raise
 
 

@@ -241,6 +241,31 @@ def test_all_mistakes_of_a_command_line_are_mended_at_once(
     assert len(sentences) == mistakes and last.startswith(f"  fix: {fix}")
 
 
+@pytest.mark.parametrize(
+    ("engines", "options"),
+    [
+        ("vllm hf", "--baseline-mapping ./mapping.py"),
+        ("hf vllm", "--mapping ./mapping.py"),
+        ("vllm vllm", "--baseline-mapping ./mapping.py --mapping ./mapping.py"),
+        ("hf hf", ""),
+    ],
+)
+def test_an_engines_own_argument_is_mapped_on_the_sides_that_run_it(
+    engines: str, options: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["parity", *engines.split(), "--set", "engine.vllm.swap_space=4"]) == 2
+    fix = capsys.readouterr().err.splitlines()[-1].removeprefix("  fix: ")
+    assert fix.rpartition("harness parity ")[2] == f"{engines} {options}".strip()
+
+
+def test_a_matrix_that_does_not_exist_is_begun_by_its_fix(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["nightly", "a matrix.toml", "--list"]) == 2
+    fix = capsys.readouterr().err.splitlines()[-1].removeprefix("  fix: ")
+    subprocess.run(fix, shell=True, check=True)
+    assert cli.main(["nightly", "a matrix.toml", "--list"]) == 0
+    assert "vllm-sglang/ppo-tiny" in capsys.readouterr().out
+
+
 def test_a_pair_in_an_archive_is_unpacked_before_it_is_judged(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     archive = shutil.make_archive("pair", "zip", here / "a b")
     assert cli.main(["triage", Path(archive).name]) == 2

@@ -168,3 +168,10 @@ def test_a_wrong_name_has_another_in_its_place(name: str, fix: str) -> None:
     with pytest.raises(BadInput) as refused:
         registration.add(name, "vllm", "python")
     assert (refused.value.fix, refused.value.instead) == (fix, name)
+
+
+def test_a_home_that_is_a_file_is_refused_and_not_taken_for_an_empty_one(home: Path) -> None:
+    home.touch()
+    with pytest.raises(EnvironmentUnusable, match="is no directory") as refusal:
+        environment.all_environments()
+    assert (refusal.value.fix or "").startswith("unset HARNESS_HOME")
