@@ -24,8 +24,12 @@ from harness.triage.evidence import Frame
 
 MAX_BYTES = 2 << 20  # bytes of source text; larger files are generated and not read
 MAX_BASE, MAX_EXPONENT = 1000.0, 20.0  # of a power that is computed; a larger one is no length of a sleep
-# Words of a condition that asks for the rank: `rank`, `local_rank`, `get_rank()`, `rank_zero`, and no `reranker`.
-_RANK = re.compile(r"(?<![a-z])ranks?(?![a-z])|is_main|is_master|is_leader|main_process|is_first", re.IGNORECASE)
+# Words of a condition that asks for the rank: `rank`, `local_rank`, `get_rank()`, `rank_zero`, and no `reranker` or
+# `lora_rank`.
+_RANK = re.compile(
+    r"(?<![a-z])(?<!lora_)(?<!low_)ranks?(?![a-z])|is_main|is_master|is_leader|main_process|is_first", re.IGNORECASE
+)
+_READS_RANK = frozenset({"get_rank", "get_node_rank", "get", "getenv", "int", "bool", "str"})  # calls in `r = ...`
 
 
 def handler_line(frame: Frame) -> int:
@@ -42,11 +46,71 @@ def rank_condition(frame: Frame) -> str:
         return ""
     condition = ""
     for node in ast.walk(body):
-        if isinstance(node, ast.If) and any(holds(part, frame.line) for part in node.body):
-            text = ast.unparse(node.test)
-            if _RANK.search(text):
-                condition = text
+        if not isinstance(node, ast.If) or not any(holds(part, frame.line) for part in node.body):
+            continue
+        if _asks_for_rank(node.test, frame.file):
+            condition = ast.unparse(node.test)
     return condition
+
+
+def _asks_for_rank(condition: ast.expr, file: str) -> bool:
+    """Whether a condition in this file asks for the rank, by its words or by a name that the file gave the rank."""
+    return bool(_RANK.search(ast.unparse(condition)) or names_in(condition) & _rank_names(file))
+
+
+@lru_cache(maxsize=256)
+def _rank_names(file: str) -> frozenset[str]:
+    """The names that a file gives a rank, or what it asks of one: `r = dist.get_rank()`, `self.leads = rank == 0`."""
+    tree = tree_of(file)
+    pairs = list[tuple[ast.expr, ast.expr]]()
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Assign):
+            pairs += ((target, node.value) for target in node.targets)
+        elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+            pairs.append((node.target, node.value))
+    for target, value in list(pairs):
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            pairs += zip(target.elts, value.elts, strict=False)
+    return frozenset(ast.unparse(target) for target, value in pairs if _is_of_rank(value))
+
+
+def _is_of_rank(value: ast.expr) -> bool:
+    """Whether a value is a rank or a question about one, and nothing that was made or loaded by a rank."""
+    nodes = list(ast.walk(value))
+    calls = {ast.unparse(node.func).rpartition(".")[2] for node in nodes if isinstance(node, ast.Call)}
+    made = (ast.Constant, ast.JoinedStr, ast.Tuple, ast.List, ast.Dict, ast.Set, ast.Lambda)
+    return not isinstance(value, made) and calls <= _READS_RANK and bool(_RANK.search(ast.unparse(value)))
+
+
+def in_every_ranks_way(frames: Sequence[Frame]) -> bool:
+    """Whether the text of all these frames can be read, and no condition on the way asks for more than the round of a
+    loop, such as `step % 10 == 0`. Then a rank is not there for what it alone does."""
+    bodies = [(function_of(frame), frame) for frame in frames]
+    return bool(bodies) and all(
+        body is not None and _in_each_round(body, frame.line, frame.file) for body, frame in bodies
+    )
+
+
+def _in_each_round(body: ast.AST, line: int, file: str) -> bool:
+    """Whether a line of a function is reached under no condition but the number of a loop's round."""
+    nodes = list(ast.walk(body))
+    counted = {ast.unparse(name) for node in nodes if isinstance(node, (ast.For, ast.AsyncFor))
+               for name in ast.walk(node.target) if isinstance(name, ast.Name)}  # fmt: skip
+    conditions = [node.test for node in nodes if isinstance(node, ast.If) and _gate_of_condition(node, line)]
+    asks = any(_asks_for_rank(condition, file) for condition in conditions)
+    in_handler = any(isinstance(node, ast.Try) and _gate_of_try(node, line) == _IN_EXCEPT for node in nodes)
+    return not (asks or in_handler) and all(_asks_for_round(condition, counted) for condition in conditions)
+
+
+def _asks_for_round(condition: ast.expr, counted: set[str]) -> bool:
+    """Whether a condition asks only for the round of a loop. `counted`: what the loops of its function count."""
+    if isinstance(condition, ast.BoolOp):
+        return all(_asks_for_round(part, counted) for part in condition.values)
+    nodes = list(ast.walk(condition))
+    if any(isinstance(node, ast.Call) for node in nodes):
+        return False
+    periodic = any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) for node in nodes)
+    return periodic or {node.id for node in nodes if isinstance(node, ast.Name)} <= counted
 
 
 def endless_loop(frame: Frame) -> bool:
@@ -712,16 +776,14 @@ def comes_back(frames: Sequence[Frame], line: int) -> bool:
 class Gate:
     """What decides whether a line is reached: a branch, a loop, an error that is caught, or an exit before the line.
 
-    `statement`: the line at which its whole statement begins, which is the `try` of an `except`.
+    `statement`: the line at which its whole statement begins, which is the `try` of an `except`. `asks_for_rank`: it is
+    a condition on the rank.
     """
 
     line: int
     words: str
     statement: int
-
-    @property
-    def asks_for_rank(self) -> bool:
-        return "`if " in self.words and bool(_RANK.search(self.words))
+    asks_for_rank: bool = False
 
     @property
     def in_handler(self) -> bool:
@@ -748,7 +810,12 @@ def gates(frame: Frame) -> frozenset[Gate] | None:
     if body is None:
         return None
     return frozenset(
-        Gate(_deciding_line(node, frame.line), words, node.lineno)
+        Gate(
+            _deciding_line(node, frame.line),
+            words,
+            node.lineno,
+            isinstance(node, ast.If) and _asks_for_rank(node.test, frame.file),
+        )
         for node in ast.walk(body)
         if isinstance(node, (ast.If, ast.Try, *_LOOPS)) and (words := _gate(node, frame.line))
     )
@@ -764,7 +831,10 @@ def branches(frame: Frame) -> list[Gate]:
     """The gates of a frame's line that are conditions, outermost first."""
     body = function_of(frame)
     conditions = [node for node in ast.walk(body) if isinstance(node, ast.If)] if body is not None else []
-    reached = (Gate(node.lineno, _gate_of_condition(node, frame.line), node.lineno) for node in conditions)
+    reached = (
+        Gate(node.lineno, _gate_of_condition(node, frame.line), node.lineno, _asks_for_rank(node.test, frame.file))
+        for node in conditions
+    )
     return sorted((gate for gate in reached if gate.words), key=lambda gate: gate.line)
 
 

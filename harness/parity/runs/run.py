@@ -191,13 +191,20 @@ def _mappings_of_their_sides(baseline: str, candidate: str) -> Iterator[None]:
     try:
         yield
     except BadInput as error:
-        engines = {"--baseline-mapping": envs.parse(baseline).engine, "--mapping": envs.parse(candidate).engine}
         for mistake in mistakes_of(error):
             if isinstance(mistake, config.NeedsMapping):
-                options = [f"{option} {mistake.file}" for option, engine in engines.items() if engine == mistake.engine]
+                sides = (("--baseline-mapping", baseline), ("--mapping", candidate))
+                options = [f"{name} {mistake.file}" for name, side in sides if _is_engine(side, mistake.engine)]
                 writing = (mistake.fix or "").partition(" && ")[0]
                 mistake.fix = f"{writing} && {' '.join(options)}" if options else ""
         raise
+
+
+def _is_engine(side: str, engine: str) -> bool:
+    """Whether a side's backend, which may be misspelled, runs this engine."""
+    with contextlib.suppress(BadInput):
+        return envs.parse(side).engine == engine
+    return False
 
 
 @contextlib.contextmanager

@@ -17,13 +17,16 @@ RAY_SCRIPTS = re.compile(
     r"|_private/runtime_env/agent/main|util/client/server/__main__|_private/workers/setup_worker)\.py$"
     r"|^ray\.util\.client\.server$"
 )
-RAY_IDLE = re.compile(r"ray::(IDLE|DashboardAgent|RuntimeEnvAgent|SpillWorker|RestoreWorker|harness_collect)")
+RAY_TITLES = re.compile(
+    r"ray::(IDLE|DashboardAgent|RuntimeEnvAgent|SpillWorker|RestoreWorker|harness_collect)|ray-dashboard-\w"
+)
 # The file of the process that passes on what a watched command prints (harness/triage/watch/stderr_tail.py) begins so.
 LAST_WORDS = "rlhf-harness-words-"
 SERVANTS = re.compile(
     rf"/{LAST_WORDS}\w+$|"
     r"multiprocessing\.resource_tracker|harness[./]triage[./]collect[./]ray_"
     r"|^scenarios\.forkserver$|/scenarios/forked\.py$"
+    r"|^from multiprocessing\.forkserver import main.*'ray\.dashboard\."  # makes the parts of Ray's dashboard
 )
 LAUNCHERS = re.compile(
     r"(^|/)(torchrun|accelerate|deepspeed|mpirun|mpiexec(\.hydra)?|prterun|prted|orted|hydra_pmi_proxy|horovodrun|srun)$|^torch\.distributed\.(run|launch)"
@@ -37,7 +40,7 @@ def infrastructure(argv: Sequence[str]) -> bool:
     server or passer of output of harness."""
     if not argv:
         return False
-    if os.path.basename(argv[0]) in RAY_PROGRAMS or RAY_IDLE.match(argv[0]):
+    if os.path.basename(argv[0]) in RAY_PROGRAMS or RAY_TITLES.match(argv[0]):
         return True
     if any(RAY_SCRIPTS.search(argument) for argument in argv[1:6]):
         return True

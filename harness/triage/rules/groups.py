@@ -21,6 +21,7 @@ from harness.triage.rules.nodes import network, ping, severed
 from harness.triage.rules.ruling import NO_MAJORITY, Case, Ruling
 from harness.triage.stacks import classify
 from reports.model import Wait
+from reports.text import agreeing
 
 # Field of a mismatch -> what all ranks do, and what the few do.
 _DIFFERENT = {
@@ -31,6 +32,7 @@ _DIFFERENT = {
 _COUNT = "count the operations of one step on each rank: batches, microbatches, parameters with a gradient"
 _PRINT = "print the shape and data type of the tensor at that call on each rank: one may have left out a call before it"
 _DETAIL = "TORCH_DISTRIBUTED_DEBUG=DETAIL COMMAND   # compares operations as they are enqueued"
+_OUT_OF_THE_BRANCH = "take the collective out of the branch, or let every rank run it"
 ARRIVAL_S = 1.0  # a younger operation may just be on its way
 
 
@@ -90,7 +92,7 @@ def diverged(case: Case) -> Ruling | None:
         return _of_two_threads(case, divergence.group, divergence.members)
     if special := _in_own_work(divergence):
         return _alone(divergence, special)
-    return _apart(divergence)
+    return _of_most(divergence) or _apart(divergence)
 
 
 def _in_own_work(divergence: _Divergence) -> list[Subject]:
@@ -116,7 +118,26 @@ def _alone(divergence: _Divergence, special: list[Subject]) -> Ruling:
         why,
         place=place,
         evidence=divergence.lines(),
-        next=("take the collective out of the branch, or let every rank run it",),
+        next=(_OUT_OF_THE_BRANCH,),
+    )
+
+
+def _of_most(divergence: _Divergence) -> Ruling | None:
+    """K10: most ranks stand under a condition on the rank, and the few do not. The branch is at fault, and nobody."""
+    sides, usual = divergence.sides, divergence.usual
+    most = sides[usual] if usual is not None else []
+    few = [member for member in divergence.members if member not in most]
+    if not most or not all(map(_condition, most)) or any(map(_condition, few)):
+        return None
+    most_names, few_names = (divergence.case.names(member.key for member in side) for side in (most, few))
+    apart = f"{most_names} are there{_condition(most[0])}; {few_names} {agreeing(len(few), 'is', 'are')} not"
+    return Ruling(
+        "HUNG",
+        f"only {most_names} run {usual} at {divergence.place}, in a branch on the rank",
+        "K10",
+        place=divergence.place,
+        evidence=(apart, *divergence.lines()),
+        next=(_OUT_OF_THE_BRANCH,),
     )
 
 
@@ -198,7 +219,13 @@ def _longest(group: GroupState) -> float:
 def _rank_only(subject: Subject) -> bool:
     """Whether it is in work that few ranks do, by the name of a function or by a condition on the rank. A name is
     enough if the numbers already say who is odd."""
-    return subject.doing.within("checkpoint", "evaluation") or bool(_condition(subject))
+    return _by_name(subject) or bool(_condition(subject))
+
+
+def _by_name(subject: Subject) -> bool:
+    """Whether it is in a checkpoint or an evaluation, and the text does not show that every rank comes there."""
+    frames = [frame for frame in subject.process.main_frames if users(frame)]
+    return subject.doing.within("checkpoint", "evaluation") and not source.in_every_ranks_way(frames)
 
 
 def _proven(subject: Subject) -> bool:
@@ -234,11 +261,11 @@ def conditional(case: Case) -> Ruling | None:
     for waiter in case.graph.stuck():
         if not _rank_only(waiter) or not (waiter.pending is not None or waiter.doing.kind == "collective"):
             continue
-        if not waiter.doing.within("checkpoint", "evaluation") and any(waiter.key in ring for ring in rings):
+        if not _by_name(waiter) and any(waiter.key in ring for ring in rings):
             continue  # a ring over several groups: `inverted` reports it and names nobody
         targets = [case.subject(wait.target) for wait in case.graph.waits if wait.waiter == waiter.key]
         targets = targets or _elsewhere(case, waiter)
-        special_waiters = [peer for peer in case.graph.stuck() if peer.doing.within("checkpoint", "evaluation")]
+        special_waiters = [peer for peer in case.graph.stuck() if _by_name(peer)]
         went_on = all(target.stuck and not _rank_only(target) for target in targets)
         if (
             targets
@@ -254,7 +281,7 @@ def conditional(case: Case) -> Ruling | None:
                 "K10",
                 {waiter.key: why},
                 place=place,
-                next=("take the collective out of the branch, or let every rank run it",),
+                next=(_OUT_OF_THE_BRANCH,),
             )
     return None
 

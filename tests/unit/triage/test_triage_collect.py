@@ -336,13 +336,16 @@ def test_an_inherited_rank_is_no_rank() -> None:
         ["python", "/v/site-packages/ray/dashboard/dashboard.py", "--host=1"], ["ray::harness_collect"],
         ["python", "-c", "from multiprocessing.resource_tracker import main;main(14)"],
         ["python", *ray._NODES, "a:1"], ["/x/python", *ray._STATE, "a:1"],
+        ["ray-dashboard-MetricsHead-0 (/x/python -c "], ["ray-dashboard-TrainHead-0"],
+        ["python", "-c", "from multiprocessing.forkserver import main; main(25, 27, ['ray', 'ray.dashboard.modules'])"],
     ],
 )  # fmt: skip
 def test_ray_itself_is_no_part_of_the_job(argv: list[str]) -> None:
     assert roles.infrastructure(argv)
 
 
-@pytest.mark.parametrize("argv", [[], ["ray::Worker.step"], ["python", "raylet.py"], ["python", "-m", "harness"]])
+@pytest.mark.parametrize("argv", [[], ["ray::Worker.step"], ["python", "raylet.py"], ["python", "-m", "harness"],
+    ["python", "-c", "from multiprocessing.forkserver import main; main(25, 27, ['torch', '__main__'])"]])  # fmt: skip
 def test_its_workers_are(argv: list[str]) -> None:
     assert not roles.infrastructure(argv)
     assert roles.raylet_address(argv) == ""
