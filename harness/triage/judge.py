@@ -26,7 +26,7 @@ from harness.triage.graph.subjects import load
 from harness.triage.pasted.other_jobs import of_one_job
 from harness.triage.ranks import without_inherited
 from harness.triage.recorders import comparison_of
-from harness.triage.rules import RULES, Case, Ruling, over, stragglers, threads
+from harness.triage.rules import RULES, Case, Ruling, over, pauses, stragglers, threads
 from harness.triage.rules.ruling import Live, Native, Watching, brief
 from harness.triage.stacks import main_stack
 from reports.headline import MOST, fits
@@ -65,7 +65,7 @@ def triage(
     ruling = _mixed(comparison, evidence.path) if comparison is not None and comparison.jobs > 1 else None
     graph = build(evidence, comparison if ruling is None else None)
     case = Case(evidence, comparison if ruling is None else None, graph)
-    ruling = stragglers.with_lateness(case, ruling or _ask(case))
+    ruling = pauses.unless_only_recorded(case, stragglers.with_lateness(case, ruling or _ask(case)))
     ruling = threads.with_crossed_locks(case, threads.with_lost_threads(case, ruling))
     reason, below = _headline(ruling, evidence)
     missing = _missing(evidence, comparison, graph, ruling)

@@ -32,7 +32,7 @@ class Rollout:
         time.sleep(3000 if how == "ends" else 0)
         return ray.get(score.remote()) if how == "waits" else how
 
-ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)  # whatever cluster runs beside it
+ray.init("local", num_cpus=2, include_dashboard=sys.argv[1] == "waits", log_to_driver=False)  # beside others
 workers = [Rollout.remote() for _ in range(2)]
 ray.get([worker.generate.remote("starts") for worker in workers])
 tasks = [worker.generate.remote(sys.argv[1]) for worker in workers]

@@ -184,6 +184,24 @@ def healthy(case: Case) -> Ruling | None:
     return _nothing_pending(case, looked, recorded=recorded)
 
 
+def unless_only_recorded(case: Case, ruling: Ruling) -> Ruling:
+    """INSUFFICIENT in place of HEALTHY where recorders are all that there is: a rank that stands outside of the
+    collectives, such as in its data loader, writes the same dump as one that runs."""
+    only_recorded = any(group.ranks for group in case.groups) and case.evidence.command_exit_code is None
+    if ruling.verdict != "HEALTHY" or not only_recorded or any(e.samples or e.beat for e in case.evidence.processes):
+        return ruling
+    return replace(
+        ruling,
+        verdict="INSUFFICIENT",
+        reason="no rank waits in a recorded collective; whether one stands elsewhere is not recorded",
+        missing=(*ruling.missing, "stacks of the ranks"),
+        next=(
+            "harness triage PID   # of one rank, on its host, if the job still runs",
+            "py-spy dump --pid PID > rank-N.txt   # of each rank; harness triage FILE... reads them beside the dumps",
+        ),
+    )
+
+
 def _nothing_pending(case: Case, looked: Sequence[Subject], *, recorded: bool) -> Ruling | None:
     """HEALTHY, or INSUFFICIENT where too little was seen for it. `recorded`: whether a flight recorder has ranks."""
     if (

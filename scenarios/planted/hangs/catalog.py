@@ -444,7 +444,8 @@ DUMPS = (
          dumps=Dumps("abba", 5, 102, ahead=1)),
     Hang("dumps-missing", "", "the culprit's own dump is lost", world=8, verdict="INSUFFICIENT",
          dumps=Dumps("missing", 2, 100)),
-    Hang("dumps-healthy", "", "64 ranks between two operations", world=64, verdict="HEALTHY", dumps=Dumps("healthy")),
+    Hang("dumps-healthy", "", "64 ranks between two operations", world=64, verdict="INSUFFICIENT",
+         dumps=Dumps("healthy")),
 )  # fmt: skip
 
 

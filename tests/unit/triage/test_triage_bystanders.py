@@ -191,7 +191,10 @@ def test_half_of_the_world_is_not_the_world() -> None:
     untested(triage(evidence(source="dumps", expected_world=4), half), "rank 2", "rank 3")
     untested(triage(evidence(*(rank(n, "main pause") for n in range(2))), None), "rank 2", "rank 3")
     whole = compared(group("0", dict.fromkeys(range(4), 7)))
-    assert triage(evidence(source="dumps", expected_world=4), whole).verdict == "HEALTHY"
+    verdict = triage(evidence(source="dumps", expected_world=4), whole)
+    assert verdict.verdict == "INSUFFICIENT" and verdict.missing == ["stacks of the ranks"]
+    looked_at = evidence(*(rank(n, "main pause") for n in range(4)), expected_world=4)
+    assert triage(looked_at, whole).verdict == "HEALTHY"
 
 
 def test_ranks_without_a_stack_are_not_healthy() -> None:

@@ -123,7 +123,7 @@ def test_a_dump_of_no_rank_of_the_world_is_told(tmp_path: Path, number: int) -> 
     world = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
     (folder / REAL.format(number)).write_bytes(dump(HEALTHY, 2, pg_config=world))
     verdict = run.triage([str(folder)])
-    assert verdict.verdict == "HEALTHY" and any(REAL.format(number) in item for item in verdict.missing)
+    assert verdict.verdict == "INSUFFICIENT" and any(REAL.format(number) in item for item in verdict.missing)
 
 
 @pytest.mark.slow
@@ -132,7 +132,7 @@ def test_what_is_no_regular_file_is_told(tmp_path: Path) -> None:
     os.mkfifo(folder / "pipe")
     (folder / "zero").symlink_to("/dev/zero")
     verdict = run.triage([str(folder)])
-    assert verdict.verdict == "HEALTHY" and len([item for item in verdict.missing if "no regular file" in item]) == 2
+    assert verdict.verdict == "INSUFFICIENT" and len([item for item in verdict.missing if "no regular file" in item]) == 2
     (folder / REAL.format(2)).unlink()
     os.mkfifo(folder / REAL.format(2))
     verdict = run.triage([str(folder)])
@@ -165,4 +165,4 @@ def test_an_unreadable_dump_of_no_rank_of_the_world_is_one_missing_file(tmp_path
     (folder / REAL.format(9)).write_bytes(b"\x80garbage")
     verdict = run.triage([str(folder)])
     assert answer(verdict) == control
-    assert [REAL.format(9) in item for item in verdict.missing] == [True]
+    assert [REAL.format(9) in item for item in verdict.missing if item != "stacks of the ranks"] == [True]

@@ -51,9 +51,9 @@ def test_a_rank_that_is_late_in_every_step_is_slow(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 @pytest.mark.parametrize("ranks", [2, 5])
-def test_a_balanced_job_is_healthy_and_has_a_ranking(backend: str, ranks: int) -> None:
+def test_in_a_balanced_job_nobody_is_slow_and_all_are_ranked(backend: str, ranks: int) -> None:
     verdict = judged(SlowJob(ranks, 30, backend=backend).flights())
-    assert (verdict.verdict, slow_ranks(verdict)) == ("HEALTHY", set())
+    assert (verdict.verdict, slow_ranks(verdict)) == ("INSUFFICIENT", set())  # dumps do not say whether they move
     assert len(verdict.triage.lateness) == ranks and sum(row.last for row in verdict.triage.lateness) > 0
 
 
@@ -65,7 +65,7 @@ def test_no_balanced_job_of_two_hundred_names_anybody() -> None:
 
 def test_one_long_sample_is_no_slow_rank() -> None:
     verdict = judged(SlowJob(4, 40, later([2], 30.0, steps=[17])).flights())
-    assert (verdict.verdict, slow_ranks(verdict)) == ("HEALTHY", set())
+    assert (verdict.verdict, slow_ranks(verdict)) == ("INSUFFICIENT", set())  # dumps do not say whether they move
 
 
 def test_a_slow_start_is_no_slow_rank() -> None:
