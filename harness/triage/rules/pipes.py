@@ -143,8 +143,8 @@ def _steps(stream: str, parent: Subject) -> tuple[str, ...]:
         return ("call Popen.communicate() in place of wait(): it reads both streams",)
     if stream:
         return (
-            f"give it another {stream}: subprocess.Popen(..., {stream}=subprocess.DEVNULL), or an open file",
-            f"or read {stream} in a thread of its own, as Popen.communicate() does",
+            f"read {stream} while it runs, in a thread of its own: Popen.communicate(ITS_INPUT) does",
+            f"or, if nobody reads it, give it another {stream}: subprocess.Popen(..., {stream}=subprocess.DEVNULL)",
         )
     return ("read the queue before join(): a child ends only when its queue is empty",)
 

@@ -12,12 +12,12 @@ import queue
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 
 from harness.triage.remote import token
 from probes import redaction
 from reports.model import Verdict
+from reports.text import counted
 
 LIMIT_S = 60.0  # chosen: a hook that takes longer hangs
 CLOSING_S = 5.0  # chosen: a message or a requeue takes a second, and the exit code of the job waits meanwhile
@@ -34,6 +34,7 @@ class Notices:
         self._command, self._say, self._limit_s = command, say, limit_s
         self._over = threading.Event()
         self._hook: subprocess.Popen[bytes] | None = None
+        self._too_slow: subprocess.Popen[bytes] | None = None  # killed at the end, which is told once
         self._waiting: queue.Queue[bytes | None] = queue.Queue(MAX_WAITING)
         self._thread = threading.Thread(target=self._run, name="verdict notices", daemon=True)
         self._thread.start()
@@ -46,15 +47,41 @@ class Notices:
             self._say(f"--on-verdict: {MAX_WAITING} verdicts wait for the command, so it does not get this one")
 
     def close(self, wait_s: float = CLOSING_S) -> None:
-        """Wait so long for the notices that are under way, take no more, and kill a command that runs on."""
-        deadline = time.monotonic() + wait_s
+        """Wait so long for the notices that are under way, and kill a command that runs on. The newest verdict is then
+        given once more time: a command that hung on an early one has not seen how the job ended.
+        """
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=wait_s)
-        self._thread.join(max(0.0, deadline - time.monotonic()))
+        self._thread.join(wait_s)
+        waiting = self._taken_back()
+        self._killed(wait_s)
+        if waiting and self._thread.is_alive():
+            self._waiting.put(waiting[-1])
+            self._waiting.put(None)
+            self._thread.join(wait_s)
+            waiting = [*waiting[:-1], *self._taken_back()]
         self._over.set()
-        if self._hook is not None and self._hook.poll() is None:
-            _kill(self._hook)
-            self._say(f"--on-verdict: the command did not end within {wait_s:g} s of the watch's end and was killed")
+        self._waiting.put(None)
+        self._killed(wait_s)
+        if waiting:
+            self._say(f"--on-verdict: the command did not get {counted(len(waiting), 'verdict')}")
+
+    def _taken_back(self) -> list[bytes]:
+        """Take the verdicts that wait for the command."""
+        waiting: list[bytes] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                text = self._waiting.get_nowait()
+                waiting += [text] if text is not None else []
+        return waiting
+
+    def _killed(self, wait_s: float) -> None:
+        """Kill the command if it runs."""
+        if self._hook in (None, self._too_slow) or self._hook.poll() is not None:
+            return
+        self._too_slow = self._hook
+        _kill(self._hook)
+        self._say(f"--on-verdict: the command did not end within {wait_s:g} s of the watch's end and was killed")
 
     def _run(self) -> None:
         while (text := self._waiting.get()) is not None and not self._over.is_set():
@@ -80,7 +107,7 @@ class Notices:
                 self._say(f"--on-verdict: the command did not end within {self._limit_s:g} s and was killed")
             hook.wait()
             return
-        if hook.returncode and not self._over.is_set():
+        if hook.returncode and not self._over.is_set() and hook is not self._too_slow:
             words = errors.last_line()
             self._say(
                 f"--on-verdict: the command ended with exit code {hook.returncode}{f': {words}' if words else ''}"

@@ -132,7 +132,9 @@ def test_what_is_no_regular_file_is_told(tmp_path: Path) -> None:
     os.mkfifo(folder / "pipe")
     (folder / "zero").symlink_to("/dev/zero")
     verdict = run.triage([str(folder)])
-    assert verdict.verdict == "INSUFFICIENT" and len([item for item in verdict.missing if "no regular file" in item]) == 2
+    assert (
+        verdict.verdict == "INSUFFICIENT" and len([item for item in verdict.missing if "no regular file" in item]) == 2
+    )
     (folder / REAL.format(2)).unlink()
     os.mkfifo(folder / REAL.format(2))
     verdict = run.triage([str(folder)])

@@ -88,7 +88,8 @@ def test_the_end_of_a_watch_waits_a_few_seconds_at_most(monkeypatch: pytest.Monk
     until(lambda: notices._hook is not None)
     monkeypatch.setattr(notices._thread, "join", waited.append)
     notices.close()
-    assert len(waited) == 1 and waited[0] <= CLOSING_S <= 5.0
+    assert len(waited) == 2 and max(waited) <= CLOSING_S <= 5.0
+    assert any(f"did not get {MAX_WAITING - 1} verdicts" in line for line in lines)
     assert any("was killed" in line for line in lines)
 
 
@@ -100,3 +101,17 @@ def test_a_hanging_command_holds_nothing_up(tmp_path: Path) -> None:
         notices.put(VERDICT)
     notices.close(0.0)
     assert time.thread_time() - began < 1.0 and any("does not get this one" in line for line in lines)
+
+
+def test_a_command_that_hung_on_an_early_verdict_gets_the_last(tmp_path: Path) -> None:
+    """Of three verdicts the first hangs, the second is lost and told, and the third, of the job's end, arrives."""
+    lines: list[str] = []
+    got = shlex.quote(str(tmp_path / "got"))
+    hangs_once = f"test -e {got}.first || {{ touch {got}.first; sleep 999; }}"
+    notices = Notices(f"cat > {got}.part; {hangs_once}; mv {got}.part {got}", lines.append)
+    for verdict in ("INSUFFICIENT", "SLOW", "HUNG"):
+        notices.put(Verdict("triage", verdict, 1, "rank 1 sleeps"))
+    until((tmp_path / "got.first").exists)
+    notices.close(3.0)
+    assert json.loads((tmp_path / "got").read_text())["verdict"] == "HUNG"
+    assert len(lines) == 2 and "was killed" in lines[0] and "did not get 1 verdict" in lines[1]
