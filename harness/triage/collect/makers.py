@@ -72,6 +72,8 @@ def _possible(
     seeking = {path: {proc.arguments(pid) for pid in pids} for path, pids in seekers.items()}
     folders = {str(_folder(path)) for path in seekers} - {*_COMMON}
     groups = {proc.process_group(pid) for pid in members} - {0}
+    # What a seeker has open for writing itself is no trace of a maker: the output of all ranks may go into one log.
+    own = {path: {file for pid in pids for file, _ in _written(pid, folders)} for path, pids in seekers.items()}
     for pid in table.keys() - {os.getpid()}:
         arguments, files = proc.arguments(pid), list(_written(pid, folders))
         is_member = pid in members or proc.process_group(pid) in groups
@@ -80,7 +82,8 @@ def _possible(
                 continue
             by, exact = _named(path, arguments if arguments not in seeking[path] else ()), True
             if not by:
-                by, exact = _open(path, files, is_member=is_member)
+                others = [(file, number) for file, number in files if file not in own[path]]
+                by, exact = _open(path, others, is_member=is_member)
             if by:
                 yield Maker(host, path, pid, redact.command(arguments), by, exact)
 

@@ -363,6 +363,12 @@ def outer_tids(pid: int) -> dict[int, int]:
     return tids
 
 
+def is_running(pid: int, tid: int) -> bool:
+    """Whether a thread is on a processor or waits for one."""
+    fields = _stat(pid, f"task/{tid}/stat")
+    return fields is not None and fields[0] == "R"
+
+
 def main_cpu_s(pid: int) -> float | None:
     """CPU seconds of the main thread of a process; None if it is gone."""
     fields = _stat(pid, f"task/{pid}/stat")

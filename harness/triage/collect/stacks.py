@@ -121,7 +121,8 @@ def parse(dumped: Any, pid: int, outer_tids: Mapping[int, int] | None = None) ->
                 name=str(raw_thread.get("thread_name") or ""),
                 tid=outer.get(tid, tid),
                 frames=tuple(_frame(frame) for frame in raw_thread["frames"][:MAX_FRAMES]),
-                active=bool(raw_thread.get("active")),
+                # py-spy calls each thread active whose id it does not find among those of this namespace.
+                active=proc.is_running(pid, outer[tid]) if tid in outer else bool(raw_thread.get("active")),
                 gil=bool(raw_thread.get("owns_gil")),
             )
         )

@@ -453,6 +453,10 @@ def test_threads_of_another_pid_namespace_are_those_of_this_one(
     assert [(thread.tid, thread.main) for thread in stacks.parse(dumped, 70, proc.outer_tids(70))] == [
         (70, True), (71, False),
     ]  # fmt: skip
+    for tid, state in ((70, "S"), (71, "R")):  # py-spy calls both active: it does not find their ids here
+        (tmp_path / "70" / "task" / str(tid) / "stat").write_text(f"{tid} (python) {state} 1")
+    called_active = [{**thread, "active": True} for thread in dumped]
+    assert [t.active for t in stacks.parse(called_active, 70, proc.outer_tids(70))] == [False, True]
     (tmp_path / "70" / "task" / "70" / "status").write_text("NSpid:\t70\n")
     assert 70 not in proc.outer_tids(70).values()
 

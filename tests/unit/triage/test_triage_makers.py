@@ -393,6 +393,22 @@ def test_a_process_that_names_a_file_or_writes_beside_it_may_make_it(tmp_path: P
             child.communicate()
 
 
+@pytest.mark.parametrize(("shared", "may_make"), [(True, False), (False, True)])
+def test_a_log_that_a_seeker_writes_too_is_no_trace_of_a_maker(tmp_path: Path, shared: bool, may_make: bool) -> None:
+    """The output of all ranks of a job may go into one file of the folder in which one of them looks for another."""
+    with (tmp_path / "job.log").open("w") as log, (tmp_path / "rank-0.log").open("w") as its_own:
+        streams = (log, log if shared else its_own)
+        seeker, other = (subprocess.Popen(["sleep", "60"], stdout=stream) for stream in streams)
+    try:
+        sought_by = {seeker.pid: (str(tmp_path / "scores.json"),)}
+        its = {maker.pid for maker in makers.look("node0", sought_by, 0.0, members=(seeker.pid, other.pid))}
+        assert (other.pid in its) is may_make
+    finally:
+        for child in (seeker, other):
+            child.kill()
+            child.wait()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "makes"),
