@@ -569,6 +569,19 @@ def locks_kept(frame: Frame) -> tuple[str, ...]:
     return tuple(name for name in names if name != lock_of(frame))
 
 
+def keeps_for_good(frame: Frame, lock: str) -> bool:
+    """Whether a frame stands in a loop without an end inside a `with` of the lock of that text, which it never
+    leaves."""
+    loop = innermost_loop(frame)
+    if loop is None or loop_around(frame) is not Loop.ENDLESS:
+        return False
+    return any(
+        ast.unparse(item.context_expr) == lock
+        for node in _withs(frame) if node.lineno < loop.lineno and _any_holds(node.body, frame.line)
+        for item in node.items
+    )  # fmt: skip
+
+
 def _released(node: ast.AST) -> ast.expr | None:
     """The lock of a call of `release`; None for anything else."""
     releases = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "release"

@@ -16,7 +16,9 @@ from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_c
 from harness.triage.rules.pauses import FRESH_S
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, YOUNG_S, Case, Live, Native, Ruling, Watching, brief
+from harness.triage.rules.withheld import Withheld, withheld
 from harness.triage.stacks import AT_EXIT, EVENT_LOOP, posture, user_frame
+from reports.headline import fits
 from reports.sections.triage import ranks
 from reports.text import agreeing
 
@@ -113,18 +115,43 @@ def outside(case: Case) -> Ruling | None:
     ends = _absent(case)
     if not ends or not _waiters(case, ends) or _young(case):
         return None
-    why = {end.key: _why(case, end) for end in ends}
+    behind = {end.key: its for end in ends if (its := _withheld(case, end)) is not None}
+    why = {end.key: _why(case, end, behind.get(end.key)) for end in ends}
     where = case.waited_in(why)
-    erred = any(failed(end.process) for end in ends)
+    handled = {end.key: user_frame(handler.frames) for end in ends if (handler := _handler(end)) is not None}
     return Ruling(
         "HUNG",
-        f"{case.names(why)} {_briefly(case, ends)}; others wait in {where}",
+        _outside_headline(case, ends, behind, where),
         "K4",
         why,
         place=where,
-        frames={end.key: user_frame(handler.frames) for end in ends if (handler := _handler(end)) is not None},
-        next=_after_an_error(ends) if erred else _WITHOUT_AN_ERROR,
+        frames={**{key: its.place for key, its in behind.items()}, **handled},
+        next=_after_absence(ends, behind),
     )
+
+
+def _withheld(case: Case, subject: Subject) -> Withheld | None:
+    """What keeps a rank back inside its own process, where no error of its own explains it."""
+    if not _peers_wait_for(case, subject) or local_error(subject.process) or failed(subject.process):
+        return None
+    return withheld(case, subject)
+
+
+def _outside_headline(case: Case, ends: list[Subject], behind: dict[str, Withheld], where: str) -> str:
+    names, words = case.names(end.key for end in ends), {its.words for its in behind.values()}
+    if len(ends) == 1 and words:
+        sentence = f"{names} {words.pop()}"
+        longer = f"{sentence}; others wait in {where}"
+        return longer if fits("HUNG", longer) else sentence
+    return f"{names} {_briefly(case, ends)}; others wait in {where}"
+
+
+def _after_absence(ends: Sequence[Subject], behind: dict[str, Withheld]) -> tuple[str, ...]:
+    """What to try about ranks that have not come."""
+    if any(failed(end.process) for end in ends):
+        return _after_an_error(ends)
+    fixes = dict.fromkeys(step for its in behind.values() for step in its.fix)
+    return tuple(fixes) or _WITHOUT_AN_ERROR
 
 
 def _after_an_error(ends: Sequence[Subject]) -> tuple[str, ...]:
@@ -494,9 +521,10 @@ def _exited_loop(subject: Subject, waiters: list[Subject]) -> int:
     return 0
 
 
-def _why(case: Case, subject: Subject) -> str:
+def _why(case: Case, subject: Subject, behind: Withheld | None) -> str:
     notes = [*_lock_waits(case, subject), *_lost_children(case, subject)]
-    return _of_itself(case, subject) + "".join(f"; {note}" for note in notes)
+    itself = f"is outside any collective: {behind.words}" if behind is not None else _of_itself(case, subject)
+    return itself + "".join(f"; {note}" for note in notes)
 
 
 def _lock_waits(case: Case, subject: Subject) -> list[str]:

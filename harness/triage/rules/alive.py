@@ -28,6 +28,7 @@ from harness.triage.rules.pipes import fills
 from harness.triage.rules.polls import reads, takes_orders
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import Case, Live, Rule, Ruling
+from harness.triage.rules.threads import keepers
 from harness.triage.stacks import AT_EXIT, JOINS, classify, describe, posture, user_frame
 
 # Kernel functions in which only another process, a person or a device ends the wait of the caller.
@@ -174,7 +175,16 @@ def _may_end_wait(subject: Subject, thread: Thread) -> bool:
         comes = _in_group(subject) and not any(map(source.endless_loop, own))
         if comes or subject.doing.within("http_server"):
             return True
-    return hands_on(thread, joined=subject.doing.op in JOINS or _exits(subject))
+    return hands_on(thread, joined=subject.doing.op in JOINS or _exits(subject)) or _may_release(subject, thread)
+
+
+def _may_release(subject: Subject, thread: Thread) -> bool:
+    """Whether a thread stands, by the text, in a `with` of the lock for which the main thread waits, and leaves it."""
+    waiting = inner_frame(subject.process.main_frames)
+    lock = source.lock_of(waiting) if waiting is not None else ""
+    if waiting is None or not lock:
+        return False
+    return any(not source.keeps_for_good(frame, lock) for _, frame in keepers([thread], waiting, lock))
 
 
 def event_loop(case: Case, subject: Subject, process: Process) -> str:
