@@ -17,6 +17,7 @@ from harness.triage.places import match, users
 from harness.triage.rules import standing
 from harness.triage.rules.absence import trip
 from harness.triage.rules.apart import ONE_GROUP_EACH, collectives_beside, left_out
+from harness.triage.rules.escapes import escaped
 from harness.triage.rules.nodes import network, ping, severed
 from harness.triage.rules.ruling import NO_MAJORITY, Case, Ruling
 from harness.triage.stacks import classify
@@ -130,6 +131,9 @@ def _apart(divergence: _Divergence) -> Ruling:
     by_text = left_out(case, standing.places_of(members)) if kind == "K1" else None
     if by_text is not None and (not why or by_text.culprits.keys() == why.keys()):
         return replace(by_text, evidence=(*by_text.evidence, *lines))
+    by_error = escaped(case, standing.places_of(members)) if kind == "K1" else None
+    if by_error is not None and (not why or by_error.culprits.keys() == why.keys()):
+        return replace(by_error, hang="K1", evidence=(*by_error.evidence, *lines))
     differ, other = _DIFFERENT[divergence.difference.field]
     return Ruling(
         "HUNG",
