@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from harness.triage import source, wchan
 from harness.triage.evidence import PASTED, Thread
+from harness.triage.flight.model import GroupState, RankState
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names
 from harness.triage.graph.motion import BETWEEN_RANKS, handlers
@@ -195,9 +196,14 @@ def device(case: Case) -> Ruling | None:
     if pending is not None:
         call = f"its host thread is inside the call of {pending.op} #{pending.seq}"
         stands = call if called else "its device has not got to what it was given"
+    sentence = f"{case.names(why)}: {stands}"
+    if pending is not None and len(why) == 1 and (peers := _through(case, first)):
+        sentence = (
+            f"{standing.ranks_text(peers)} completed #{pending.seq}, the {pending.op} in which {first.label} waits"
+        )
     return Ruling(
         "HUNG",
-        f"{case.names(why)}: {stands}",
+        sentence,
         "K9",
         why,
         place=case.waited_in(why) or first.state(),
@@ -216,15 +222,9 @@ def _device_behind(case: Case, subject: Subject) -> str:
 
     If nobody recorded the members of the group, the missing rank may not be in the evidence.
     """
-    names = Names.of(case.evidence, case.comparison)
     assert subject.pending is not None
     seq = subject.pending.seq
-    for group in case.groups:
-        if group.group.name != subject.pending.group or not any(
-            names.key(group, rank) == subject.key for rank in group.ranks
-        ):
-            continue
-        peers = [state for rank, state in group.ranks.items() if names.key(group, rank) != subject.key]
+    for group, peers in _peers_in_group(case, subject):
         inside = [state.pending for state in peers if state.pending is not None and state.pending.seq == seq]
         if not subject.pending.started and any(pending.started for pending in inside):
             if subject.pending.called:
@@ -233,6 +233,24 @@ def _device_behind(case: Case, subject: Subject) -> str:
         if not group.absent and any(state.completed >= seq for state in peers):
             return "its peers are through with it"
     return ""
+
+
+def _through(case: Case, subject: Subject) -> list[int]:
+    """The ranks that completed the operation in which a rank waits, which none has begun and not ended."""
+    pending = subject.pending
+    peers = [state for _, states in _peers_in_group(case, subject) for state in states]
+    if pending is None or any(state.pending is not None and state.pending.seq == pending.seq for state in peers):
+        return []
+    return sorted(state.rank for state in peers if state.completed >= pending.seq)
+
+
+def _peers_in_group(case: Case, subject: Subject) -> Iterator[tuple[GroupState, list[RankState]]]:
+    """The groups in which a rank waits, each with the states of the others in it."""
+    names = Names.of(case.evidence, case.comparison)
+    for group in case.groups:
+        keys = {rank: names.key(group, rank) for rank in group.ranks}
+        if subject.pending is not None and group.group.name == subject.pending.group and subject.key in keys.values():
+            yield group, [state for rank, state in group.ranks.items() if keys[rank] != subject.key]
 
 
 def unseen(case: Case) -> Ruling | None:

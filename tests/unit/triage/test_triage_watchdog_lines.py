@@ -322,3 +322,29 @@ def test_the_watchdogs_of_other_backends(tmp_path: Path, backend: str) -> None:
     lines = [*waits(1), *waits(2), SIGNAL.format(0, 7309, 7309)]
     verdict = judged(tmp_path, *(line.replace("NCCL", backend) for line in lines))
     assert (verdict.verdict, culprits(verdict)) == ("HUNG", [0])
+
+
+@pytest.mark.parametrize("completed", [7310, 7315])
+def test_a_rank_that_completed_what_another_waits_in_is_told(tmp_path: Path, completed: int) -> None:
+    verdict = judged(tmp_path, *waits(1), SIGNAL.format(0, completed, completed))
+    assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", [])
+    assert "rank 0 completed #7310" in verdict.reason and "rank 1" in verdict.reason
+    assert any(f"#{completed}" in line for line in verdict.evidence)
+
+
+def test_a_rank_that_completed_it_and_waits_in_the_next_one_is_told(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, *waits(1), *waits(0, 7311, "BROADCAST", done=7310))
+    assert culprits(verdict) != [0] and "rank 0 completed #7310" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(SIGNAL.format(0, 7315, 7309), id="it has not completed that one"),
+        pytest.param(SIGNAL.format(0, 7315, 7315).replace("PG GUID 0(default_pg)", "PG GUID 7(tensor)"),
+                     id="another group"),
+    ],
+)  # fmt: skip
+def test_a_rank_that_did_not_complete_it_is_not_said_to_have(tmp_path: Path, line: str) -> None:
+    verdict = judged(tmp_path, *waits(1), line)
+    assert "completed #7310" not in verdict.reason
