@@ -109,8 +109,14 @@ def test_ranks_whose_sizes_name_different_groups_prove_nothing(tmp_path: Path) -
 
 @pytest.mark.parametrize("change", [{"op": "BROADCAST"}, {"size": 9}])
 def test_the_rank_with_another_operation_at_the_same_place_is_named(tmp_path: Path, change: dict[str, int]) -> None:
+    verdict = judged(tmp_path, *waits(0), *waits(1), *waits(2), *waits(3, **change))
+    assert (verdict.verdict, culprits(verdict)) == ("HUNG", [3])
+
+
+@pytest.mark.parametrize("change", [{"op": "BROADCAST"}, {"size": 9}])
+def test_of_three_ranks_the_number_alone_names_none(tmp_path: Path, change: dict[str, int]) -> None:
     verdict = judged(tmp_path, *waits(0), *waits(1), *waits(2, **change))
-    assert (verdict.verdict, culprits(verdict)) == ("HUNG", [2])
+    assert (verdict.verdict, culprits(verdict)) == ("HUNG", [])
 
 
 def test_sends_and_receives_count_in_another_series(tmp_path: Path) -> None:
@@ -303,7 +309,7 @@ OLD = (
 
 def test_lines_without_sizes_as_torch_before_2_1_writes_them(tmp_path: Path) -> None:
     """Ranks that run different operations differ without sizes too. Equal ones prove nothing."""
-    lines = [OLD.format(rank, 134, "BROADCAST" if rank == 1 else "ALLREDUCE") for rank in range(3)]
+    lines = [OLD.format(rank, 134, "BROADCAST" if rank == 1 else "ALLREDUCE") for rank in range(4)]
     verdict = judged(tmp_path, *lines)
     assert (verdict.verdict, culprits(verdict)) == ("HUNG", [1])
     equal = judged(tmp_path, *(OLD.format(rank, 134, "ALLREDUCE") for rank in range(3)))
