@@ -1,11 +1,13 @@
-"""What the source text says about a queue from which a line gets an item: its name, and which functions fill it."""
+"""What the source text says about a queue from which a line gets an item: its name, and which functions fill it; and
+about functions that threads run, which a program starts once."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from harness.triage.evidence import Frame
+from harness.triage.places import plain
 from harness.triage.source import function_of, holds, tree_of
 
 _PUTS = frozenset({"put", "put_nowait"})
@@ -39,6 +41,28 @@ def fillers(file: str, queue: str) -> dict[str, int]:
     in_functions = sum(len(list(_puts(function, queue))) for function in functions)
     elsewhere = len(list(_puts(tree, queue))) > in_functions or puts.keys() - started.keys()
     return {} if elsewhere or _handed_on(tree, queue, list(started.values())) else puts
+
+
+def started_once(file: str, functions: Iterable[str], main: Sequence[Frame]) -> bool:
+    """Whether threads alone run these functions of a file, and each of their starts lies behind the main thread: in the
+    module itself, or in a function in which the frames `main` stand past that line."""
+    tree = tree_of(file)
+    names, calls = set(functions), [node for node in (ast.walk(tree) if tree else ()) if isinstance(node, ast.Call)]
+    if tree is None or any(ast.unparse(call.func).rpartition(".")[2] in names for call in calls):
+        return False
+    starts = [(name, call) for name, call in _started(tree) if name in names]
+    past = all(_is_past(tree, call, [frame for frame in main if frame.file == file]) for _, call in starts)
+    return {name for name, _ in starts} == names and past
+
+
+def _is_past(tree: ast.AST, call: ast.Call, frames: Sequence[Frame]) -> bool:
+    around = [node for node in ast.walk(tree)
+              if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and holds(node, call.lineno)]  # fmt: skip
+    inner = max(around, key=lambda node: node.lineno, default=None)
+    return inner is None or any(
+        plain(frame.function) == inner.name and holds(inner, frame.line) and frame.line > call.lineno
+        for frame in frames
+    )
 
 
 def _first_put(function: ast.AST, queue: str) -> int:

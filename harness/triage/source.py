@@ -235,9 +235,9 @@ def makes(frame: Frame) -> bool:
 _BRINGS = _MAKES | {"set", "notify", "notify_all"}
 
 
-def brought_elsewhere(frame: Frame) -> bool:
-    """Whether the line of a frame waits for a notification, an event or an item of a queue that another function of the
-    file brings."""
+def bringing(frame: Frame) -> dict[str, int]:
+    """The other functions of the file that bring the notification, event or item of a queue for which the line of a
+    frame waits, each with the line at which it does so."""
     body, tree = function_of(frame), tree_of(frame.file)
     awaited = {
         ast.unparse(node.func.value)
@@ -246,15 +246,22 @@ def brought_elsewhere(frame: Frame) -> bool:
         if node.func.attr in ("wait", "wait_for", "get")
     }
     others = (node for node in (ast.walk(tree) if tree is not None else ()) if isinstance(node, ast.FunctionDef))
-    return any(
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in _BRINGS
-        and ast.unparse(node.func.value) in awaited
+    return {
+        other.name: node.lineno
         for other in others
         if not holds(other, frame.line)
         for node in ast.walk(other)
-    )
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in _BRINGS
+        and ast.unparse(node.func.value) in awaited
+    }
+
+
+def brought_elsewhere(frame: Frame) -> bool:
+    """Whether the line of a frame waits for a notification, an event or an item of a queue that another function of the
+    file brings."""
+    return bool(bringing(frame))
 
 
 @lru_cache(maxsize=256)

@@ -17,7 +17,7 @@ from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_c
 from harness.triage.rules.pauses import FRESH_S
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, YOUNG_S, Case, Live, Native, Ruling, Watching, brief
-from harness.triage.rules.withheld import Withheld, withheld
+from harness.triage.rules.withheld import Withheld, unanswered, withheld
 from harness.triage.stacks import AT_EXIT, EVENT_LOOP, posture, user_frame
 from reports.headline import fits
 from reports.sections.triage import ranks
@@ -132,10 +132,13 @@ def outside(case: Case) -> Ruling | None:
 
 
 def _withheld(case: Case, subject: Subject) -> Withheld | None:
-    """What keeps a rank back inside its own process, where no error of its own explains it."""
-    if not _peers_wait_for(case, subject) or local_error(subject.process) or failed(subject.process):
+    """What keeps a rank, or a server's answer, back inside its own process, where no error of its own explains it."""
+    if local_error(subject.process) or failed(subject.process):
         return None
-    return withheld(case, subject)
+    if _peers_wait_for(case, subject):
+        return withheld(case, subject)
+    handler = _handler(subject)
+    return unanswered(subject.process, handler) if handler is not None else None
 
 
 def _outside_headline(case: Case, ends: list[Subject], behind: dict[str, Withheld], where: str) -> str:
@@ -541,7 +544,9 @@ def _exited_loop(subject: Subject, waiters: list[Subject]) -> int:
 
 def _why(case: Case, subject: Subject, behind: Withheld | None) -> str:
     notes = [*_lock_waits(case, subject), *_lost_children(case, subject)]
-    itself = f"is outside any collective: {behind.words}" if behind is not None else _of_itself(case, subject)
+    itself = _of_itself(case, subject)
+    if behind is not None:
+        itself = f"is outside any collective: {behind.words}" if _peers_wait_for(case, subject) else behind.words
     return itself + "".join(f"; {note}" for note in notes)
 
 

@@ -17,7 +17,7 @@ from harness.triage import queue_text, source
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.graph import Subject
 from harness.triage.places import FUTURE, inner_frame, plain, runs_users, users
-from harness.triage.rules.alive import in_condition
+from harness.triage.rules.alive import bringers_over, in_condition
 from harness.triage.rules.alone import END_MARK, GIVE_BACK
 from harness.triage.rules.lock_rings import proven
 from harness.triage.rules.ruling import Case, Live
@@ -67,6 +67,25 @@ def withheld(case: Case, subject: Subject) -> Withheld | None:
         return lost
     worker = _worker(process, calls, waiting)
     return _behind_worker(process, waiting, worker) if worker is not None else None
+
+
+def unanswered(process: Process, handler: Thread) -> Withheld | None:
+    """What a thread of a server waits for while it handles a request, where nothing is left that brings it; else
+    None."""
+    waiting = inner_frame(handler.frames)
+    bringers = bringers_over(process, waiting) if waiting is not None else {}
+    if waiting is None or len(bringers) != 1:
+        return None
+    [(function, line)] = bringers.items()
+    brings = f"{function} ({os.path.basename(waiting.file)}:{line})"
+    return Withheld(
+        f"does not answer: at {_at(waiting)} it waits for what {brings} brings; no thread runs it",
+        describe(waiting),
+        (
+            f"see why the thread of {function} ended: an error that it caught, or the end of its loop",
+            f"let it go on after an error, and hand the error to whoever waits at {_at(waiting)}",
+        ),
+    )
 
 
 def _stands(process: Process) -> bool:
