@@ -27,7 +27,7 @@ class LeftTry:
     inside: tuple[range, ...]
     ends: bool = False
 
-    def held(self, frame: Frame) -> bool:
+    def covers(self, frame: Frame) -> bool:
         """Whether a frame stands where this one left."""
         same = (frame.file, frame.function) == (self.frame.file, self.frame.function)
         return same and any(frame.line in lines for lines in self.inside)

@@ -75,14 +75,14 @@ def escape(places: Sequence[standing.Place]) -> Escape | None:
 
 def _is_inside(left: LeftTry, place: standing.Place) -> bool:
     """Whether processes stand where another one left."""
-    return any(left.held(frame) for frame in standing.users_frames(place))
+    return any(left.covers(frame) for frame in standing.users_frames(place))
 
 
 def _error(place: standing.Place, left: LeftTry) -> HandledError | None:
     """The error that every process at a place handles by this `try`, of the first; None where one handles none."""
     beats = [subject.process.beat for subject in place.subjects]
     errors = [beat.handles for beat in beats if beat is not None and beat.handles is not None]
-    return errors[0] if len(errors) == len(beats) and all(left.held(error.caught) for error in errors) else None
+    return errors[0] if len(errors) == len(beats) and all(left.covers(error.caught) for error in errors) else None
 
 
 def escaped(case: Case, places: Sequence[standing.Place]) -> Ruling | None:
