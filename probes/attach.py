@@ -22,7 +22,6 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from typing import Any
 from probes import collectives, event_loops, install, lost_threads, redaction
 from probes.errors import of_a_signal
 from probes.format import MANIFEST
+from probes.handled_errors import raised_at
 from probes.heartbeat import PERIOD_S, WATCHDOG, Heartbeat
 from probes.identity import IDLE, NOWHERE, SOCKETS, forked, rank_now, role_now
 from probes.lines import without_none
@@ -47,7 +47,6 @@ SOCKET_LIMIT = 100  # bytes of a unix socket's path; the kernel takes 107
 _SERVANTS = re.compile(
     r"ray/dashboard/|ray/_private/(log_monitor|runtime_env)|ray/autoscaler/|torch/_inductor/|bin/ray$|/ray/scripts/"
 )
-_INSTALLED = re.compile(r"(site|dist)-packages/|/lib/python3|^<")
 # The kernel delivers these signals to the thread that caused them, so a thread must not block them.
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 
@@ -156,16 +155,6 @@ class Quiet:
                 self.off = error_text(failed)
 
 
-def _raised_at(error: BaseException | None) -> tuple[str, int, str] | None:
-    """File, line and function of the innermost frame of an error that is not of an installed package; None without
-    one."""
-    place = None
-    for frame, line in traceback.walk_tb(error.__traceback__ if error is not None else None):
-        if not _INSTALLED.search(file := frame.f_code.co_filename):
-            place = redaction.text(file), line, frame.f_code.co_name
-    return place
-
-
 def _look_around(directory: Path) -> None:
     """Report, once per node, a directory without run.json: it lies on a disk of this node alone, not on the job's."""
     with contextlib.suppress(OSError):  # another process has reported it, or the directory cannot be read
@@ -258,7 +247,7 @@ class Attachment:
         error = getattr(sys, "last_value", None)
         try:
             if self._heart:
-                self._heart.beat(ended=True, error=error_text(error), raised_at=_raised_at(error))
+                self._heart.beat(ended=True, error=error_text(error), raised_at=raised_at(error))
         except (OSError, ValueError, TypeError, RuntimeError) as failed:
             self.journal.event("note", text=f"the last beat failed: {error_text(failed)}")
         self.journal.close(error)

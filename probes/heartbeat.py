@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from probes import collectives, lost_threads, redaction
+from probes import collectives, handled_errors, lost_threads, redaction
 from probes.engines import ENGINES
 from probes.files import FILE_MODE, make_folder
 from probes.identity import started
@@ -147,12 +147,13 @@ class Sources:
     """What a beat is made from.
 
     `clock`: monotonic nanoseconds. `frame`: the main thread's innermost frame. `sequences`: collectives enqueued, by
-    group.
+    group. `handles`: the error that the main thread handles.
     """
 
     clock: Callable[[], int] = time.monotonic_ns
     frame: Callable[[], FrameType | None] = main_frame
     sequences: Callable[[], dict[str, int]] = collectives.sequences
+    handles: Callable[[], dict[str, Any] | None] = handled_errors.handled
 
 
 PROCESS = Sources()
@@ -178,6 +179,7 @@ class Heartbeat:
         self.count, self.self_ns, self.period_s = 0, 0, period_s
         self._identity, self._recorders, self._frame = identity, recorders, sources.frame
         self._sequences, self._clock, self._progress_ns = sources.sequences, sources.clock, sources.clock()
+        self._handles = sources.handles
         self._places: OrderedDict[int, Place] = OrderedDict()
         self._counters: tuple[dict[str, int], int] = ({}, 0)
         self._fixed = {"host": socket.gethostname(), "pid": os.getpid(), "start_ticks": started()}
@@ -207,6 +209,7 @@ class Heartbeat:
         }  # fmt: skip
         if lost := lost_threads.lost():
             content["lost_threads"] = [{**thread, "name": redaction.text(thread["name"], TEXT)} for thread in lost]
+        content["handles"] = self._handles()
         self._write(block(content))
         self.self_ns += time.thread_time_ns() - began
         return content
@@ -258,6 +261,7 @@ def block(beat: Mapping[str, Any]) -> bytes:
     """Return one beat as the bytes that are written: JSON, padded with spaces. Fields that do not fit are emptied."""
     data = encode_json(beat).encode()
     for key, empty in (("stack", []), ("journals", []), ("states", {}), ("open", []), ("lost_threads", []),
+                       ("handles", None),
                        ("sequences", {})):  # fmt: skip
         if len(data) <= BLOCK:
             break

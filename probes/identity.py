@@ -25,6 +25,7 @@ PR_SET_PDEATHSIG = 1  # of linux/prctl.h: a process ends with its parent
 IDLE = "worker"  # a process of Ray's that has no task or actor yet
 NOWHERE: tuple[int | None, int | None] = (None, None)
 _inherited: set[int] = set()  # this pid, where the process groups belong to the process that forked it
+_titles: dict[int, str] = {}  # this pid -> the title that it has of the process that forked it
 
 
 def started() -> int:
@@ -43,10 +44,9 @@ def role_now() -> str:
     assigned_role = os.environ.get(ROLE)
     if assigned_role:
         return assigned_role
-    try:
-        title = Path("/proc/self/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:  # not Linux
-        title = ""
+    title = _title()
+    if title == _titles.get(os.getpid()):
+        title = ""  # a child of an actor, such as a loader's worker, is not that actor
     match = re.match(r"ray::([A-Za-z_]\w*)", title) or re.match(rf"(?i:({TITLES}))\b:*([A-Za-z_]\w*)?", title)
     if match:
         name = "_".join(part for part in match.groups() if part)
@@ -60,6 +60,13 @@ def role_now() -> str:
     if name in ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"):
         return "launcher"
     return "process"
+
+
+def _title() -> str:
+    try:
+        return Path("/proc/self/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:  # not Linux
+        return ""
 
 
 def rank_now() -> tuple[int | None, int | None]:
@@ -94,7 +101,9 @@ def _inherits_rank() -> bool:
 
 
 def forked() -> None:
-    """Note in a forked child that the existing process groups are not its own."""
+    """Note in a forked child that the existing process groups are not its own, nor is its title."""
+    _titles.clear()
+    _titles[os.getpid()] = _title()
     _inherits_rank.cache_clear()
     c10d: Any = sys.modules.get(collectives.MODULE)
     if getattr(c10d, "is_initialized", bool)():

@@ -138,6 +138,19 @@ class LostThread:
 
 
 @dataclass(frozen=True)
+class HandledError:
+    """The error that the main thread of a process handles, in an `except` or a `finally`.
+
+    raised: innermost frame of it, beside those of installed packages. caught: the frame that handles it, with the line
+    of its `try` by which the error came.
+    """
+
+    error: str
+    raised: Frame
+    caught: Frame
+
+
+@dataclass(frozen=True)
 class Beat:
     """The heartbeat of the probe in a process: that the interpreter is alive (`age_s`), and that work progresses
     (`progress_age_s`)."""
@@ -158,6 +171,8 @@ class Beat:
     states: dict[str, dict[str, Any]] = field(default_factory=dict)
     lost_threads: tuple[LostThread, ...] = ()
     raised_at: Frame | None = None  # innermost frame of the error that ended it, beside those of installed packages
+    handles: HandledError | None = None  # by its main thread
+    tells_handled: bool = False  # it says whether its main thread handles an error, as older probes do not
 
 
 @dataclass(frozen=True)

@@ -299,9 +299,9 @@ def makes(frame: Frame) -> bool:
 _BRINGS = _MAKES | {"set", "notify", "notify_all"}
 
 
-def brought_elsewhere(frame: Frame) -> bool:
-    """Whether the line of a frame waits for a notification, an event or an item of a queue that another function of the
-    file brings."""
+def bringing(frame: Frame) -> dict[str, int]:
+    """The other functions of the file that bring the notification, event or item of a queue for which the line of a
+    frame waits, each with the line at which it does so."""
     body, tree = function_of(frame), tree_of(frame.file)
     awaited = {
         ast.unparse(node.func.value)
@@ -310,15 +310,22 @@ def brought_elsewhere(frame: Frame) -> bool:
         if node.func.attr in ("wait", "wait_for", "get")
     }
     others = (node for node in (ast.walk(tree) if tree is not None else ()) if isinstance(node, ast.FunctionDef))
-    return any(
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in _BRINGS
-        and ast.unparse(node.func.value) in awaited
+    return {
+        other.name: node.lineno
         for other in others
         if not holds(other, frame.line)
         for node in ast.walk(other)
-    )
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in _BRINGS
+        and ast.unparse(node.func.value) in awaited
+    }
+
+
+def brought_elsewhere(frame: Frame) -> bool:
+    """Whether the line of a frame waits for a notification, an event or an item of a queue that another function of the
+    file brings."""
+    return bool(bringing(frame))
 
 
 @lru_cache(maxsize=256)
@@ -631,6 +638,19 @@ def locks_kept(frame: Frame) -> tuple[str, ...]:
             kept += [owner for part in node.finalbody for call in ast.walk(part) if (owner := _released(call))]
     names = dict.fromkeys(ast.unparse(each) for each in kept if not isinstance(each, ast.Call))
     return tuple(name for name in names if name != lock_of(frame))
+
+
+def keeps_for_good(frame: Frame, lock: str) -> bool:
+    """Whether a frame stands in a loop without an end inside a `with` of the lock of that text, which it never
+    leaves."""
+    loop = innermost_loop(frame)
+    if loop is None or loop_around(frame) is not Loop.ENDLESS:
+        return False
+    return any(
+        ast.unparse(item.context_expr) == lock
+        for node in _withs(frame) if node.lineno < loop.lineno and _any_holds(node.body, frame.line)
+        for item in node.items
+    )  # fmt: skip
 
 
 def _released(node: ast.AST) -> ast.expr | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.triage.collect import redact
-from harness.triage.evidence import Beat, Frame, LostThread, OpenSpan
+from harness.triage.evidence import Beat, Frame, HandledError, LostThread, OpenSpan
 from probes.limits import RANKS, bounded, check_whole
 
 FOLDER = "beats"
@@ -155,6 +155,8 @@ def _beat(fields: dict[str, Any], now_ns: int) -> Beat:
         states={str(name): _state(now_ns, state) for name, state in (fields.get("states") or {}).items()},
         lost_threads=tuple(_lost(now_ns, thread) for thread in (fields.get("lost_threads") or ())[:MAX_LOST]),
         raised_at=_frame(*fields["raised_at"]) if fields.get("raised_at") else None,
+        handles=_handled(**fields["handles"]) if fields.get("handles") else None,
+        tells_handled="handles" in fields and not fields.get("cut"),
     )
 
 
@@ -171,6 +173,10 @@ def _state(now_ns: int, fields: dict[str, Any]) -> dict[str, Any]:
 def _lost(now_ns: int, thread: dict[str, Any]) -> LostThread:
     name, error = (redact.text(str(thread.get(key) or ""), LOST_TEXT) for key in ("name", "error"))
     return LostThread(name, error, _age(now_ns, thread["t_ns"]))
+
+
+def _handled(error: Any, raised: Any, caught: Any) -> HandledError:
+    return HandledError(redact.text(str(error), LOST_TEXT), _frame(*raised), _frame(*caught))
 
 
 def _frame(file: Any, line: Any, function: Any) -> Frame:

@@ -90,7 +90,8 @@ class Draft:
         facts = self.facts
         cluster = cluster or ray.Cluster()
         # Only the parent tells whether a rank is the process's own or inherited.
-        rank, world = self._rank((drafts_by_pid or {}).get(facts.ppid))
+        parent = (drafts_by_pid or {}).get(facts.ppid)
+        rank, world = self._rank(parent)
         error, error_age_s = self._error()
         # /proc has no environment of an ended process. The journal's is not used for its rank, which may be inherited.
         environ = facts.environ or (dict(self.recording.environ) if self.recording else {})
@@ -103,7 +104,7 @@ class Draft:
             ppid=facts.ppid,
             command=facts.command,
             title=facts.title,
-            role=self._role(cluster),
+            role=self._role(cluster, parent),
             engine=roles.engine_of(facts),
             rank=rank,
             world_size=world,
@@ -158,12 +159,18 @@ class Draft:
         # A process that has not ended failed at its last progress.
         return pulse.error, pulse.beat.age_s if pulse.beat.ended else pulse.beat.progress_age_s
 
-    def _role(self, cluster: ray.Cluster) -> str:
+    def _role(self, cluster: ray.Cluster, parent: Draft | None) -> str:
         beat_role = self.pulse.role if self.pulse else ""
         journal_roles = self.recording.roles if self.recording else ()
         telling = (role for role in journal_roles if role not in (beat_role, *roles.PLAIN))
         actor = cluster.classes.get((self.host, self.pid), "")
-        role = roles.role_of(self.facts, journal=next(telling, ""), beat=beat_role, actor=actor)
+        role = roles.role_of(
+            self.facts,
+            journal=next(telling, ""),
+            beat=beat_role,
+            actor=actor,
+            parent=parent.facts if parent is not None else None,
+        )
         is_driver = bool({(self.host, self.pid), ("", self.pid)} & {*cluster.drivers})
         return "driver" if role == "process" and is_driver else role
 

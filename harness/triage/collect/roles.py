@@ -59,25 +59,31 @@ def raylet_address(argv: Sequence[str]) -> str:
     return next((argument.partition("=")[2] for argument in argv if argument.startswith("--gcs-address=")), "")
 
 
-def role_of(facts: Facts, *, journal: str = "", beat: str = "", actor: str = "") -> str:
+def role_of(facts: Facts, *, journal: str = "", beat: str = "", actor: str = "", parent: Facts | None = None) -> str:
     """The role of a process. `journal`, `beat`: the role that each reports; `actor`: the class of the Ray actor in
-    the process."""
+    the process. `parent`: whose title a forked child has until it gives itself one."""
     for role in (beat, journal) if beat.startswith(f"{journal}-") else (journal, beat):  # a numbered role says more
         if role not in PLAIN:
             return role
-    head, _, tail = facts.title.partition("::")
-    if head == "ray":
-        return actor or tail.partition(".")[0].partition("(")[0] or "ray"
     if actor:
         return actor
-    if tail:
-        return re.sub(r"[_ ]?(TP|DP|PP|EP)?\d+.*$", "", tail.split()[0]).strip("_").lower() or head.lower()
+    titled = _of_title(facts.title)
+    if titled and not (facts.forked and parent is not None and _of_title(parent.title) == titled):
+        return titled
     program = os.path.basename(facts.argv[0]) if facts.argv else facts.comm
     if program in SHELLS:
         return "shell"
     if "RANK" not in facts.environ and any(LAUNCHERS.search(argument) for argument in facts.argv[:4]):
         return "launcher"
     return "process"
+
+
+def _of_title(title: str) -> str:
+    """The role that the title of a process says; empty without one."""
+    head, _, tail = title.partition("::")
+    if head == "ray":
+        return tail.partition(".")[0].partition("(")[0] or "ray"
+    return re.sub(r"[_ ]?(TP|DP|PP|EP)?\d+.*$", "", tail.split()[0]).strip("_").lower() or head.lower() if tail else ""
 
 
 def engine_of(facts: Facts) -> str:

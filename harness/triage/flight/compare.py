@@ -206,11 +206,15 @@ def usual_side(state: GroupState, mismatch: Mismatch) -> str | None:
     if mismatch.usual in mismatch.values:
         return mismatch.usual
     if len(sides) == 2 and state.group.backend in COUNTED:  # a gloo sender may be done before its receivers
-        for signal in (laggards(state), without_entry(state)):
-            for at, (_, ranks) in enumerate(sides):
-                if signal and signal == frozenset(ranks):
-                    return sides[1 - at][0]
+        for at, (_, ranks) in enumerate(sides):
+            if lag(state, frozenset(ranks)):
+                return sides[1 - at][0]
     return None
+
+
+def lag(state: GroupState, ranks: frozenset[int]) -> bool:
+    """Whether these ranks, and no others, completed less than a peer, or else enqueued less."""
+    return bool(ranks) and ranks in (laggards(state), without_entry(state))
 
 
 def _parts(

@@ -91,7 +91,15 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
                 )  # fmt: skip
     proven_waits, subjects = edges.without_idle_engines(edges.collective(comparison, names, subjects), subjects)
     # Later layers see the waits that earlier ones proved: the order goes from strong to weak evidence.
-    for more in (edges.store, calls.ray, calls.http, calls.closed_reads, calls.children, edges.unresolved):
+    for more in (
+        edges.store,
+        calls.ray,
+        calls.http,
+        calls.closed_reads,
+        calls.children,
+        edges.unresolved,
+        calls.owed_reads,
+    ):
         new, subjects = more(evidence, subjects, proven_waits)
         proven_waits = edges.merged(proven_waits, new)
     subjects = calls.answering(evidence, subjects, proven_waits)

@@ -11,10 +11,11 @@ from typing import NamedTuple
 from harness.triage import source
 from harness.triage.evidence import Evidence, Process, RayTask
 from harness.triage.graph.awaiting import Awaiting, headline, unseen
-from harness.triage.graph.motion import HELD_S, hands_on
+from harness.triage.graph.motion import BETWEEN_RANKS, HELD_S, hands_on
 from harness.triage.graph.shape import components
 from harness.triage.graph.sockets import at_socket, ends
 from harness.triage.graph.subjects import Subject
+from harness.triage.graph.worlds import same_world
 from harness.triage.places import plain, runs_users
 from harness.triage.stacks import awaits
 from reports.model import Wait
@@ -476,6 +477,74 @@ def closed_reads(
         for writer in sorted(_writer_keys(subject) - {key})
         if key not in waited
     ], subjects  # fmt: skip
+
+
+def owed_reads(
+    evidence: Evidence, subjects: dict[str, Subject], known_waits: list[Wait]
+) -> tuple[list[Wait], dict[str, Subject]]:
+    """Waits of processes that read a connection of multiprocessing for those that alone can write to it, and that wait
+    in a collective for the reader, themselves or through others.
+
+    Only code of Python writes to such a connection. Each writer that is not in a collective waits for the reader as
+    well, none has a thread beside that may write, and the read has no limit from the first look to the last.
+    """
+    waited = {wait.waiter for wait in known_waits}
+    waiters: dict[str, set[str]] = {}
+    for wait in known_waits:
+        waiters.setdefault(wait.target, set()).add(wait.waiter)
+    waits = []
+    for key, subject in subjects.items():
+        writers = sorted(_writer_keys(subject) - {key})
+        if key in waited or not writers or not _awaits_message(subject) or _writes_beside(subject):
+            continue
+        behind = _leading_to(key, waiters)
+        if not all(writer in behind and _stands_for(subjects[writer]) for writer in writers):
+            continue
+        waits += [
+            Wait(key, writer, "read", f"a read at {subject.doing.frame}: {subjects[writer].label} has not written",
+                 operation=f"a read at {subject.doing.frame}")
+            for writer in writers if _is_proven(subjects[writer], subject)
+            if _at_one_time((subject, subjects[writer]))
+        ]  # fmt: skip
+    return waits, subjects
+
+
+def _awaits_message(subject: Subject) -> bool:
+    """Whether its main thread reads a connection of multiprocessing throughout, without a limit or a wakening."""
+    looks = subject.process.samples
+    reads_on = subject.doing.kind == subject.before.kind == "queue" and all(look.reads_for_ever for look in looks)
+    slept = len({look.main_switches for look in looks}) == 1
+    frames = subject.process.main_frames
+    return (
+        subject.rests
+        and reads_on
+        and slept
+        and bool(frames)
+        and frames[0].file.endswith("/multiprocessing/connection.py")
+    )
+
+
+def _leading_to(target: str, waiters: Mapping[str, set[str]]) -> set[str]:
+    """The processes that wait for one, themselves or through others."""
+    reached, pending = set[str](), [target]
+    while pending:
+        new = waiters.get(pending.pop(), set()) - reached
+        reached |= new
+        pending += new
+    return reached
+
+
+def _stands_for(writer: Subject) -> bool:
+    """Whether a process rests, and no thread of it beside the main one may write."""
+    return writer.rests and not _writes_beside(writer)
+
+
+def _is_proven(writer: Subject, reader: Subject) -> bool:
+    """Whether a process waits in a collective in which its recorder, or a world of two, says that the reader is
+    missing. By stacks alone it may be in a group without the reader."""
+    sizes = {writer.process.world_size, reader.process.world_size}
+    alone = sizes == {2} and {writer.rank, reader.rank} == {0, 1} and same_world(writer.process, reader.process)
+    return writer.pending is not None or (writer.doing.kind in BETWEEN_RANKS and alone)
 
 
 def _only_reads(subject: Subject) -> bool:

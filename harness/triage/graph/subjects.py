@@ -358,7 +358,7 @@ def _name(process: Process) -> str:
 def _program(command: str) -> str:
     """What a command line runs: "cat", or the script of an interpreter; empty if that cannot be told."""
     words = command.split()
-    if not words or words[0].startswith("["):
+    if not words or words[0].startswith("[") or "::" in words[0]:  # a title
         return ""
     program = words[0].rsplit("/", 1)[-1]
     script = next((word for word in words[1:4] if not word.startswith("-")), "")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from harness.triage import source, wchan
 from harness.triage.evidence import PASTED, Thread
+from harness.triage.flight.model import GroupState, RankState
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names
 from harness.triage.graph.motion import BETWEEN_RANKS, handlers
@@ -16,7 +17,9 @@ from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_c
 from harness.triage.rules.pauses import FRESH_S
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, YOUNG_S, Case, Live, Native, Ruling, Watching, brief
+from harness.triage.rules.withheld import Withheld, unanswered, withheld
 from harness.triage.stacks import AT_EXIT, EVENT_LOOP, posture, user_frame
+from reports.headline import fits
 from reports.sections.triage import ranks
 from reports.text import agreeing
 
@@ -113,18 +116,46 @@ def outside(case: Case) -> Ruling | None:
     ends = _absent(case)
     if not ends or not _waiters(case, ends) or _young(case):
         return None
-    why = {end.key: _why(case, end) for end in ends}
+    behind = {end.key: its for end in ends if (its := _withheld(case, end)) is not None}
+    why = {end.key: _why(case, end, behind.get(end.key)) for end in ends}
     where = case.waited_in(why)
-    erred = any(failed(end.process) for end in ends)
+    handled = {end.key: user_frame(handler.frames) for end in ends if (handler := _handler(end)) is not None}
     return Ruling(
         "HUNG",
-        f"{case.names(why)} {_briefly(case, ends)}; others wait in {where}",
+        _outside_headline(case, ends, behind, where),
         "K4",
         why,
         place=where,
-        frames={end.key: user_frame(handler.frames) for end in ends if (handler := _handler(end)) is not None},
-        next=_after_an_error(ends) if erred else _WITHOUT_AN_ERROR,
+        frames={**{key: its.place for key, its in behind.items()}, **handled},
+        next=_after_absence(ends, behind),
     )
+
+
+def _withheld(case: Case, subject: Subject) -> Withheld | None:
+    """What keeps a rank, or a server's answer, back inside its own process, where no error of its own explains it."""
+    if local_error(subject.process) or failed(subject.process):
+        return None
+    if _peers_wait_for(case, subject):
+        return withheld(case, subject)
+    handler = _handler(subject)
+    return unanswered(subject.process, handler) if handler is not None else None
+
+
+def _outside_headline(case: Case, ends: list[Subject], behind: dict[str, Withheld], where: str) -> str:
+    names, words = case.names(end.key for end in ends), {its.words for its in behind.values()}
+    if len(ends) == 1 and words:
+        sentence = f"{names} {words.pop()}"
+        longer = f"{sentence}; others wait in {where}"
+        return longer if fits("HUNG", longer) else sentence
+    return f"{names} {_briefly(case, ends)}; others wait in {where}"
+
+
+def _after_absence(ends: Sequence[Subject], behind: dict[str, Withheld]) -> tuple[str, ...]:
+    """What to try about ranks that have not come."""
+    if any(failed(end.process) for end in ends):
+        return _after_an_error(ends)
+    fixes = dict.fromkeys(step for its in behind.values() for step in its.fix)
+    return tuple(fixes) or _WITHOUT_AN_ERROR
 
 
 def _after_an_error(ends: Sequence[Subject]) -> tuple[str, ...]:
@@ -168,9 +199,14 @@ def device(case: Case) -> Ruling | None:
     if pending is not None:
         call = f"its host thread is inside the call of {pending.op} #{pending.seq}"
         stands = call if called else "its device has not got to what it was given"
+    sentence = f"{case.names(why)}: {stands}"
+    if pending is not None and len(why) == 1 and (peers := _through(case, first)):
+        sentence = (
+            f"{standing.ranks_text(peers)} completed #{pending.seq}, the {pending.op} in which {first.label} waits"
+        )
     return Ruling(
         "HUNG",
-        f"{case.names(why)}: {stands}",
+        sentence,
         "K9",
         why,
         place=case.waited_in(why) or first.state(),
@@ -189,15 +225,9 @@ def _device_behind(case: Case, subject: Subject) -> str:
 
     If nobody recorded the members of the group, the missing rank may not be in the evidence.
     """
-    names = Names.of(case.evidence, case.comparison)
     assert subject.pending is not None
     seq = subject.pending.seq
-    for group in case.groups:
-        if group.group.name != subject.pending.group or not any(
-            names.key(group, rank) == subject.key for rank in group.ranks
-        ):
-            continue
-        peers = [state for rank, state in group.ranks.items() if names.key(group, rank) != subject.key]
+    for group, peers in _peers_in_group(case, subject):
         inside = [state.pending for state in peers if state.pending is not None and state.pending.seq == seq]
         if not subject.pending.started and any(pending.started for pending in inside):
             if subject.pending.called:
@@ -206,6 +236,24 @@ def _device_behind(case: Case, subject: Subject) -> str:
         if not group.absent and any(state.completed >= seq for state in peers):
             return "its peers are through with it"
     return ""
+
+
+def _through(case: Case, subject: Subject) -> list[int]:
+    """The ranks that completed the operation in which a rank waits, which none has begun and not ended."""
+    pending = subject.pending
+    peers = [state for _, states in _peers_in_group(case, subject) for state in states]
+    if pending is None or any(state.pending is not None and state.pending.seq == pending.seq for state in peers):
+        return []
+    return sorted(state.rank for state in peers if state.completed >= pending.seq)
+
+
+def _peers_in_group(case: Case, subject: Subject) -> Iterator[tuple[GroupState, list[RankState]]]:
+    """The groups in which a rank waits, each with the states of the others in it."""
+    names = Names.of(case.evidence, case.comparison)
+    for group in case.groups:
+        keys = {rank: names.key(group, rank) for rank in group.ranks}
+        if subject.pending is not None and group.group.name == subject.pending.group and subject.key in keys.values():
+            yield group, [state for rank, state in group.ranks.items() if keys[rank] != subject.key]
 
 
 def unseen(case: Case) -> Ruling | None:
@@ -494,9 +542,12 @@ def _exited_loop(subject: Subject, waiters: list[Subject]) -> int:
     return 0
 
 
-def _why(case: Case, subject: Subject) -> str:
+def _why(case: Case, subject: Subject, behind: Withheld | None) -> str:
     notes = [*_lock_waits(case, subject), *_lost_children(case, subject)]
-    return _of_itself(case, subject) + "".join(f"; {note}" for note in notes)
+    itself = _of_itself(case, subject)
+    if behind is not None:
+        itself = f"is outside any collective: {behind.words}" if _peers_wait_for(case, subject) else behind.words
+    return itself + "".join(f"; {note}" for note in notes)
 
 
 def _lock_waits(case: Case, subject: Subject) -> list[str]:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from harness.triage import source, wchan
+from harness.triage import queue_text, source, wchan
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.awaiting import in_loop, unseen
@@ -28,6 +28,7 @@ from harness.triage.rules.pipes import fills
 from harness.triage.rules.polls import reads, takes_orders
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import Case, Live, Rule, Ruling
+from harness.triage.rules.threads import keepers
 from harness.triage.stacks import AT_EXIT, JOINS, classify, describe, posture, user_frame
 
 # Kernel functions in which only another process, a person or a device ends the wait of the caller.
@@ -174,7 +175,16 @@ def _may_end_wait(subject: Subject, thread: Thread) -> bool:
         comes = _in_group(subject) and not any(map(source.endless_loop, own))
         if comes or subject.doing.within("http_server"):
             return True
-    return hands_on(thread, joined=subject.doing.op in JOINS or _exits(subject))
+    return hands_on(thread, joined=subject.doing.op in JOINS or _exits(subject)) or _may_release(subject, thread)
+
+
+def _may_release(subject: Subject, thread: Thread) -> bool:
+    """Whether a thread stands, by the text, in a `with` of the lock for which the main thread waits, and leaves it."""
+    waiting = inner_frame(subject.process.main_frames)
+    lock = source.lock_of(waiting) if waiting is not None else ""
+    if waiting is None or not lock:
+        return False
+    return any(not source.keeps_for_good(frame, lock) for _, frame in keepers([thread], waiting, lock))
 
 
 def event_loop(case: Case, subject: Subject, process: Process) -> str:
@@ -326,16 +336,28 @@ def _fed_by_a_child(case: Case, process: Process) -> bool:
 
 def _request(case: Case, subject: Subject, process: Process) -> str:
     """A thread of a server that waits for what another request may bring, by its source text; none where a thread that
-    has died brought it."""
+    has ended brought it."""
     for thread in handlers(process) if subject.doing.within("http_server") else ():
         frame = inner_frame(thread.frames)
         if frame is None or any(source.filled_alone(frame.file, lost.name) for lost in process.lost_threads):
+            continue
+        if bringers_over(process, frame):
             continue
         if source.brought_elsewhere(frame):
             return (
                 f"another request may bring what its thread {thread.name or thread.tid} waits for at {describe(frame)}"
             )
     return ""
+
+
+def bringers_over(process: Process, frame: Frame) -> dict[str, int]:
+    """The functions that bring what the line of a frame waits for, each with its line, where only threads run them that
+    the main thread has started before, and none stands in them any more; else none."""
+    bringers = source.bringing(frame)
+    frames = [each for look in process.samples for thread in look.threads for each in thread.frames]
+    runs = any(each.file == frame.file and each.function.rpartition(".")[2] in bringers for each in frames)
+    over = bool(bringers) and not runs and queue_text.started_once(frame.file, bringers, process.main_frames)
+    return bringers if over else {}
 
 
 def _moved_lately(case: Case, subject: Subject, process: Process) -> str:

@@ -21,6 +21,7 @@ from harness.triage.group_argument import GroupArgument, group_argument
 from harness.triage.places import runs_users
 from harness.triage.rules import standing
 from harness.triage.rules.closed import NOBODY_LEFT, cycle
+from harness.triage.rules.escapes import escaped
 from harness.triage.rules.outsiders import foreign
 from harness.triage.rules.pauses import FRESH_S
 from harness.triage.rules.ruling import Case, Live, Ruling, Watching
@@ -65,6 +66,8 @@ def apart(case: Case) -> Ruling | None:
     by_main = all(_main_thread_in_collective(subject.process) for subject in ranks)
     if by_main and (ruling := left_out(case, places)):
         return ruling
+    if by_main and (ruling := escaped(case, places)):
+        return ruling if ruling.culprits else replace(ruling, cycle=cycle(case, ranks))
     headline = crossed or f"{NOBODY_LEFT}: {standing.headline(places, 2)}"
     advice = _advice(ranks, _where(places), crossed=bool(crossing))
     return replace(_hung(case, places, headline, advice), cycle=cycle(case, ranks))

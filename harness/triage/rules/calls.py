@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.triage.graph import Subject
 from harness.triage.graph.calls import reads
 from harness.triage.rules.ruling import MOST_NAMED, Case, Native, Ruling
+from reports.model import Wait
 
 CONTROL = frozenset({"ray", "http", "engine", "process", "lock", "read"})
 
@@ -38,10 +39,13 @@ def ring(case: Case) -> Ruling | None:
             for subject in map(case.subject, members[:MOST_NAMED])
             if subject.frame
         )
+        owed = _owed_read(case, steps) if layers == {"read", "collective"} else ""
         return Ruling(
             "HUNG",
             f"processes read from each other: {case.names(members)}"
             if of_reads
+            else owed
+            if owed
             else f"a cycle of calls: {case.names(members)} {'waits for itself' if len(members) == 1 else RING}",
             "K6",
             cycle=tuple(members),
@@ -50,6 +54,8 @@ def ring(case: Case) -> Ruling | None:
             next=(
                 LOST
                 if of_reads
+                else f"send before the collective, or read after it: {at}"
+                if owed
                 else "break one call of the cycle: make it asynchronous, or give the callee a thread of its own"
                 + (f": {at}" if at else ""),
                 "Ray: max_concurrency or a concurrency group on the actor that is asked while it works"
@@ -58,6 +64,16 @@ def ring(case: Case) -> Ruling | None:
             ),
         )
     return None
+
+
+def _owed_read(case: Case, steps: list[Wait | None]) -> str:
+    """Who reads from whom, where that one waits in a collective for the reader, in words; empty without such a read."""
+    for step in steps:
+        if step is not None and step.layer == "read":
+            reader, writer = case.subject(step.waiter), case.subject(step.target)
+            at, operation = reader.frame.partition(" in ")[0], case.waited_in([reader.key])
+            return f"{reader.label} reads at {at} from {writer.label}, which waits for it in {operation}"
+    return ""
 
 
 def read_ring(case: Case) -> Ruling | None:

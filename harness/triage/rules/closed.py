@@ -8,11 +8,13 @@ is left that could come.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import BETWEEN_RANKS, over_net
 from harness.triage.graph.worlds import same_world
 from harness.triage.rules import standing
+from harness.triage.rules.escapes import escaped
 from harness.triage.rules.ruling import Case, Ruling
 
 NOBODY_LEFT = "nobody is left to come"  # and who stands where
@@ -36,6 +38,8 @@ def closed(case: Case) -> Ruling | None:
             continue
         if not all(map(_waits, world)) or _begins(case, world):
             continue
+        if by_error := escaped(case, standing.places_of(world)):
+            return by_error if by_error.culprits else replace(by_error, cycle=cycle(case, world))
         waiting = {member.key: _operation(member) for member in world}
         operation_text = "; ".join(f"{member.label} in {_operation(member)}" for member in world[:4])
         return Ruling(

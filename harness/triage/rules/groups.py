@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from harness.triage import source
 from harness.triage.evidence import Frame
-from harness.triage.flight.compare import usual_side
+from harness.triage.flight.compare import lag, usual_side
+from harness.triage.flight.flight import COUNTED
 from harness.triage.flight.model import Collective, GroupState, Mismatch
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names, mismatch, title
@@ -17,6 +18,7 @@ from harness.triage.places import match, users
 from harness.triage.rules import standing
 from harness.triage.rules.absence import trip
 from harness.triage.rules.apart import ONE_GROUP_EACH, collectives_beside, left_out
+from harness.triage.rules.escapes import escaped
 from harness.triage.rules.nodes import network, ping, severed
 from harness.triage.rules.ruling import NO_MAJORITY, Case, Ruling
 from harness.triage.stacks import classify
@@ -33,6 +35,9 @@ _COUNT = "count the operations of one step on each rank: batches, microbatches, 
 _PRINT = "print the shape and data type of the tensor at that call on each rank: one may have left out a call before it"
 _DETAIL = "TORCH_DISTRIBUTED_DEBUG=DETAIL COMMAND   # compares operations as they are enqueued"
 _OUT_OF_THE_BRANCH = "take the collective out of the branch, or let every rank run it"
+# How many ranks have to agree for each that deviates, where nothing but their number is known. What hits ranks in
+# pairs, as a node or a tensor parallel pair, makes two of three deviate alike as easily as one. Chosen: three to one.
+MAJORITY = 3
 ARRIVAL_S = 1.0  # a younger operation may just be on its way
 
 
@@ -61,7 +66,31 @@ class _Divergence:
         sides = {
             what: [case.subject(names.key(group, rank)) for rank in ranks] for what, ranks in difference.values.items()
         }
-        return cls(case, group, difference, sides, usual_side(group, difference))
+        usual = usual_side(group, difference)
+        divergence = cls(case, group, difference, sides, usual)
+        return divergence if usual is None or divergence._is_decided(usual) else replace(divergence, usual=None)
+
+    def _is_decided(self, usual: str) -> bool:
+        """Whether something says that this side is right: enough ranks that agree, another sign than their number, the
+        habits of all, or stacks of those that deviate, which other rules have read."""
+        values = self.difference.values
+        deviating = [rank for what, ranks in values.items() if what != usual for rank in ranks]
+        by_number = all(len(ranks) < len(values[usual]) for what, ranks in values.items() if what != usual)
+        if not by_number or len(values[usual]) >= MAJORITY * len(deviating) or self.difference.usual == usual:
+            return True
+        if self.group.group.backend in COUNTED and lag(self.group, frozenset(deviating)):
+            return True
+        have_stacks = all(
+            each.doing.kind != "unknown" for what, side in self.sides.items() if what != usual for each in side
+        )
+        return have_stacks or self._by_habit(values[usual], deviating)
+
+    def _by_habit(self, agreeing: Sequence[int], deviating: Sequence[int]) -> bool:
+        """Whether these ranks do what they have always done, and those do for the first time what they do now."""
+        habits = self.case.comparison.habits if self.case.comparison else {}
+        its = [habits.get(self.group.ranks[rank].key) for rank in (*agreeing, *deviating) if rank in self.group.ranks]
+        kept = [each.kept if each is not None else None for each in its]
+        return kept == [True] * len(agreeing) + [False] * len(deviating)
 
     @property
     def place(self) -> str:
@@ -151,6 +180,9 @@ def _apart(divergence: _Divergence) -> Ruling:
     by_text = left_out(case, standing.places_of(members)) if kind == "K1" else None
     if by_text is not None and (not why or by_text.culprits.keys() == why.keys()):
         return replace(by_text, evidence=(*by_text.evidence, *lines))
+    by_error = escaped(case, standing.places_of(members)) if kind == "K1" else None
+    if by_error is not None and (not why or by_error.culprits.keys() == why.keys()):
+        return replace(by_error, hang="K1", evidence=(*by_error.evidence, *lines))
     differ, other = _DIFFERENT[divergence.difference.field]
     return Ruling(
         "HUNG",
@@ -158,9 +190,18 @@ def _apart(divergence: _Divergence) -> Ruling:
         kind,
         why,
         place=divergence.place,
-        evidence=lines if why else (*lines, NO_MAJORITY),
+        evidence=lines if why else (*lines, _nobody(divergence)),
         next=(_COUNT, _DETAIL) if divergence.difference.field == "op" else (_PRINT,),
     )
+
+
+def _nobody(divergence: _Divergence) -> str:
+    """Why nobody is named, in words."""
+    counts = sorted((len(side) for side in divergence.sides.values()), reverse=True)
+    if len(counts) < 2 or counts[0] == counts[1]:
+        return NO_MAJORITY
+    others = " to ".join(map(str, counts))
+    return f"{others} ranks are too few to say who is right, so nobody is named"
 
 
 def _deviating(divergence: _Divergence) -> dict[str, str]:

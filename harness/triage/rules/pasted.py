@@ -392,6 +392,8 @@ def timed_out(case: Case) -> Ruling | None:
     where = f"{pending.op} #{pending.seq}" if pending and len(places) == 1 else f"{len(places)} operations"
     waited_s = f"{case.evidence.timed_out_s:.0f}"
     ended = {subject.rank for subject in waiters} <= {*case.evidence.watchdog_ended}
+    if through := [(subject, peers) for subject in waiters if (peers := _through(case, subject))]:
+        return _beyond(case, *through[0], waited_s)
     return Ruling(
         "INSUFFICIENT",
         f"first to end: {who}, by NCCL's watchdog, {waited_s} s into {where}; nothing says for whom"
@@ -409,6 +411,51 @@ def timed_out(case: Case) -> Ruling | None:
         next=(
             "read the logs of the other ranks and nodes to the same time: the last line of each",
             "for the next run: harness watch -- COMMAND, which records groups and open spans",
+        ),
+    )
+
+
+def _through(case: Case, subject: Subject) -> dict[int, int]:
+    """The ranks that by their counters completed the operation in which this one waits, each with its last one."""
+    pending = subject.pending
+    groups = [group for group in case.groups if pending is not None and group.group.name == pending.group]
+    completed = {rank: state.completed for group in groups for rank, state in group.ranks.items()}
+    names = {name for group in groups for name in (group.group.name, group.group.desc)}
+    # A rank that waits in nothing is in no group whose members no line shows: its counters alone say where it is.
+    completed |= {signal.rank: signal.completed for signal in case.evidence.dump_signals if signal.group in names}
+    return {
+        rank: last
+        for rank, last in sorted(completed.items())
+        if pending is not None and rank != subject.rank and last >= pending.seq
+    }
+
+
+def _beyond(case: Case, subject: Subject, peers: dict[int, int], waited_s: str) -> Ruling:
+    """INSUFFICIENT: a rank waits in an operation that peers of its group completed. They do not hold it up; it was left
+    alone by its own device or network, or has another count than they."""
+    pending = subject.pending
+    assert pending is not None
+    operation, who = f"{pending.op} #{pending.seq}", standing.ranks_text(list(peers))
+    return Ruling(
+        "INSUFFICIENT",
+        f"{who} completed #{pending.seq}, the {pending.op} in which {subject.label} waited {waited_s} s",
+        place=f"in {operation}",
+        evidence=(
+            *(f"rank {rank}: last completed #{completed}" for rank, completed in peers.items()),
+            _counted(case, subject),
+            *_late(case),
+            *_failures(case),
+            *_ends(case),
+        )[: standing.MAX_LINES],
+        missing=(
+            f"whether the device or network of {subject.label} stopped after {who} had what they needed, or its "
+            f"#{pending.seq} is another operation than theirs",
+        ),
+        about=(subject.key,),
+        next=(
+            f"nvidia-smi; dmesg | grep -i xid   # on the host of {subject.label}",
+            f"count the operations of one step on {subject.label} and on {who}: equal numbers may be of different ones",
+            "for the next run: harness watch -- COMMAND, which records each operation with its shapes",
         ),
     )
 

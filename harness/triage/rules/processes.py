@@ -107,11 +107,15 @@ def died(case: Case) -> Ruling | None:
     where = case.waited_in(why)
     ends = dict.fromkeys(why.values())
     reason = f"{case.names(why)} {brief(next(iter(ends)), 12)}" if len(ends) == 1 else f"{case.names(why)} failed"
+    reader = _reader(case, why)
+    reason += f"; {reader.label} waits for what it writes at {_line(reader)}" if reader is not None else ""
     logged = _logged(case, why)
     fixes = dict.fromkeys(error.fix for error in logged if error.fix not in ("", READ_ON))
     steps = [*fixes, "read the end of its own log: the first error is there, not in its peers' timeouts"]
     if any(subject.process.exit_code == -9 for subject in map(case.subject, why)):
         steps.append(OUT_OF_MEMORY)
+    if reader is not None:
+        steps.append(f"give the read at {_line(reader)} a time limit, and look then whether whoever writes lives")
     return Ruling(
         "HUNG",
         reason,
@@ -121,6 +125,17 @@ def died(case: Case) -> Ruling | None:
         evidence=tuple(f"{error.file}:{error.line}: {error.of} {error.what}" for error in logged[:MAX_LOGGED]),
         next=tuple(steps),
     )
+
+
+def _reader(case: Case, why: dict[str, str]) -> Subject | None:
+    """A process that reads a queue or connection of multiprocessing which only these could fill."""
+    waits = (wait for wait in case.graph.waits if wait.target in why and wait.layer == "process")
+    readers = [reader for wait in waits if (reader := case.subject(wait.waiter)).doing.kind == "queue"]
+    return readers[0] if len(readers) == 1 and readers[0].frame else None
+
+
+def _line(subject: Subject) -> str:
+    return subject.frame.partition(" in ")[0]
 
 
 def _logged(case: Case, keys: Iterable[str]) -> list[LogError]:

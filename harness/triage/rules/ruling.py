@@ -182,6 +182,8 @@ class Case:
         for wait in self.graph.waits:  # no layer names an operation: say what the waiter does
             if wait.target in targets:
                 waiter = self.subject(wait.waiter)
+                if waiter.doing.kind == "queue" and waiter.frame:
+                    return waiter.frame  # its operation is a function of multiprocessing, such as `_recv`
                 return (waiter.pending.op if waiter.pending else waiter.doing.op) or waiter.frame
         return ""
 

@@ -15,6 +15,11 @@ from harness.triage.places import plain
 from harness.triage.rules.alone import awaits_children, matters, parent_of
 from harness.triage.rules.ruling import Case, Ruling
 
+RELEASED_AT_END = (
+    "read how each process ended that took this lock (multiprocessing: exitcode, -9 is SIGKILL): one that is "
+    "killed inside `with lock` leaves it locked",
+    "or lock a file with fcntl.flock, which the kernel frees when its holder ends",
+)
 _CONDITIONS = frozenset({"wait", "wait_for"})  # functions of multiprocessing.synchronize that wait to be notified
 
 
@@ -38,11 +43,7 @@ def orphaned(case: Case) -> Ruling | None:
         place=first.frame,
         evidence=tuple(f"{line}: it may have kept the lock" for line in killed),
         missing=() if killed else ("who took the lock last: it has ended, or waits for the lock itself",),
-        next=(
-            "read how each process ended that took this lock (multiprocessing: exitcode, -9 is SIGKILL): one that is "
-            "killed inside `with lock` leaves it locked",
-            "or lock a file with fcntl.flock, which the kernel frees when its holder ends",
-        ),
+        next=RELEASED_AT_END,
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from probes import attach
+from probes import attach, handled_errors
 from probes.format import Run, write_manifest
 from probes.heartbeat import BLOCK, PLACES, Heartbeat, Sources, block, fingerprint, main_frame, place
 from probes.install import live, start
@@ -384,6 +384,6 @@ def test_a_group_that_is_being_made_is_an_open_span(tmp_path: Path) -> None:
 def test_an_error_is_placed_in_the_innermost_frame_outside_installed_packages() -> None:
     with pytest.raises(json.JSONDecodeError) as caught:
         json.loads("{")
-    assert attach._raised_at(None) is None
-    place = attach._raised_at(caught.value)
+    assert handled_errors.raised_at(None) is None
+    place = handled_errors.raised_at(caught.value)
     assert place is not None and place[0] == __file__ and place[2].startswith("test_an_error_is_placed")

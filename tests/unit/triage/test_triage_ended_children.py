@@ -160,6 +160,17 @@ def test_a_queue_whose_only_writer_ended_is_that_ones_fault(code: int) -> None:
             assert "node0:100" in {party.key for party in verdict.triage.victims}  # type: ignore[union-attr]
 
 
+def test_who_reads_from_an_ended_writer_is_told_with_its_place() -> None:
+    verdict = triage(evidence(dataclasses.replace(reader(), rank=None), writer(200, 3)))
+    assert verdict.triage is not None and "train.py:12" in verdict.reason and "exit code 3" in verdict.reason
+    assert "train.py:12" in verdict.triage.place and "train.py:12" in verdict.triage.next[-1]
+
+
+def test_no_reader_is_told_of_a_writer_for_which_others_wait_elsewhere() -> None:
+    verdict = triage(evidence(driver(), child(95, code=3)))
+    assert "writes" not in verdict.reason
+
+
 def test_a_queue_that_somebody_may_still_fill_blames_no_writer_that_ended() -> None:
     """A thread of the process itself, another child that is alive, or nobody knows who; and helpers that are done."""
     threads = reader("run:80 produce:90 lock.wait")

@@ -10,9 +10,12 @@ from triage_evidence import HOST, compared, evidence, group, process, rank
 
 from harness.triage import source
 from harness.triage.evidence import Call, Frame, Journal, OpenSpan, Process
+from harness.triage.flight.model import Habit
+from harness.triage.flight.synthesis import Fault, simulate, write
 from harness.triage.judge import triage
 from harness.triage.rules import RULES
 from harness.triage.rules.processes import local_error
+from harness.triage.run import triage as triage_paths
 
 WAIT = "main:10 step:42 all_reduce"
 PROGRAM = """
@@ -267,10 +270,50 @@ def test_a_rank_that_has_come_to_its_end_meanwhile_is_not_blamed() -> None:
     assert told.verdict == "SLOW" and "its stack moved" in told.reason, told.reason
 
 
-@pytest.mark.parametrize("looked_at", [3, 2])
+@pytest.mark.parametrize("looked_at", [4, 3])
 def test_an_odd_operation_is_named_by_the_recorders_where_the_stack_of_its_rank_is_not_known(looked_at: int) -> None:
-    ranks = [rank(number, "main:10 step:42 all_reduce" if number < 2 else "", world=3) for number in range(looked_at)]
-    at = compared(group("0", {0: (9, "all_reduce"), 1: (9, "all_reduce"), 2: (9, "all_gather")}))
+    ranks = [rank(number, "main:10 step:42 all_reduce" if number < 3 else "", world=4) for number in range(looked_at)]
+    at = compared(group("0", {**dict.fromkeys(range(3), (9, "all_reduce")), 3: (9, "all_gather")}))
     verdict = triage(evidence(*ranks), at)
     assert verdict.verdict == "HUNG" and verdict.triage is not None
-    assert [party.rank for party in verdict.triage.culprits] == [2]
+    assert [party.rank for party in verdict.triage.culprits] == [3]
+
+
+def habit(now: str, usual: str) -> Habit:
+    return Habit("0", usual, "0", now, times=4)
+
+
+KEPT, BROKEN = habit("all_reduce", "all_reduce"), habit("all_gather", "all_reduce")
+FIRST = habit("all_reduce", "broadcast")  # all of them do something for the first time
+
+
+@pytest.mark.parametrize(
+    ("stack", "habits", "named"),
+    [
+        pytest.param("", (), [], id="their number alone"),
+        pytest.param("main:10 step:52 all_gather", (), [2], id="a stack that was read"),
+        pytest.param("", (KEPT, KEPT, BROKEN), [2], id="one departs from what it always did"),
+        pytest.param("", (FIRST, FIRST, BROKEN), [], id="all do something for the first time"),
+        pytest.param("", (KEPT, KEPT), [], id="no habit of the odd one is known"),
+    ],
+)
+def test_two_ranks_are_no_majority_over_one_by_their_number(
+    stack: str, habits: tuple[Habit, ...], named: list[int]
+) -> None:
+    ranks = [rank(number, "main:10 step:42 all_reduce", world=3) for number in range(2)]
+    ranks += [rank(2, stack, world=3)] if stack else []
+    at = compared(group("0", {0: (9, "all_reduce"), 1: (9, "all_reduce"), 2: (9, "all_gather")}))
+    keys = [state.key for state in at.groups[0].ranks.values()]
+    at = dataclasses.replace(at, habits=dict(zip(keys, habits, strict=False)))
+    verdict = triage(evidence(*ranks), at)
+    assert verdict.triage is not None and (verdict.verdict, verdict.triage.hang) == ("HUNG", "K1")
+    assert [party.rank for party in verdict.triage.culprits] == named
+    assert ("2 to 1 ranks" in " ".join(verdict.evidence)) is not bool(named)
+
+
+@pytest.mark.parametrize(("world", "named"), [(3, []), (4, [1]), (8, [1])])
+def test_dumps_alone_name_the_odd_rank_from_three_to_one(tmp_path: Path, world: int, named: list[int]) -> None:
+    list(write(simulate(world, 48, Fault("wrong-op", 1, 3), tensor_parallel=world), tmp_path))
+    verdict = triage_paths([str(tmp_path)])
+    assert verdict.triage is not None and (verdict.verdict, verdict.triage.hang) == ("HUNG", "K1")
+    assert [party.rank for party in verdict.triage.culprits] == named

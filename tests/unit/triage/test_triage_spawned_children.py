@@ -8,8 +8,11 @@ import dataclasses
 import pytest
 from triage_evidence import HOST, evidence, frames, process, samples
 
+from harness.triage.collect.proc import Facts
+from harness.triage.collect.roles import role_of
 from harness.triage.evidence import Frame, Process
 from harness.triage.judge import triage
+from probes import identity
 from reports.model import Verdict
 
 LIBRARY = "/usr/lib/python3.11"
@@ -79,3 +82,39 @@ def test_a_wait_with_a_limit_or_beside_work_is_healthy(timed: bool, cpu_s: float
 @pytest.mark.parametrize("parent", [SPAWNED, JOINED])
 def test_a_single_child_is_not_blamed(parent: tuple[Frame, ...], child: tuple[Frame, ...]) -> None:
     assert judged(parent, child).verdict != "HUNG"
+
+
+RAY = Facts(10, argv=("ray::Rollout.generate",), title="ray::Rollout.generate")
+
+
+@pytest.mark.parametrize(
+    ("title", "forked", "role"),
+    [
+        pytest.param("ray::Rollout.generate", True, "process", id="a loader's worker has the title of its actor"),
+        pytest.param("ray::Rollout", True, "process", id="the actor has begun another task since"),
+        pytest.param("ray::Critic.step", True, "Critic", id="it has given itself a title"),
+        pytest.param("ray::Rollout.generate", False, "Rollout", id="an actor that runs a program of its own"),
+    ],
+)
+def test_a_forked_child_with_the_title_of_its_parent_has_no_role_by_it(title: str, forked: bool, role: str) -> None:
+    child = Facts(11, 10, argv=(title,), title=title, forked=forked)
+    assert role_of(child, parent=RAY) == role
+    assert role_of(child) != "process"
+
+
+def test_a_title_is_no_program() -> None:
+    its = dataclasses.replace(process(11, "process", "main"), command="ray::Rollout.generate")
+    verdict = triage(evidence(its))
+    assert verdict.triage is not None and "Rollout" not in verdict.triage.nodes[0].label
+
+
+def test_a_probe_in_a_forked_child_takes_no_role_from_the_title_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(identity.ROLE, raising=False)
+    monkeypatch.setattr(identity, "_title", lambda: "ray::Rollout.generate ")
+    monkeypatch.setattr(identity, "_titles", {})
+    monkeypatch.setattr(identity, "_inherited", set())
+    assert identity.role_now() == "Rollout"
+    identity.forked()
+    assert identity.role_now() == "process"
+    monkeypatch.setattr(identity, "_title", lambda: "ray::Critic.step ")
+    assert identity.role_now() == "Critic"

@@ -109,8 +109,14 @@ def test_ranks_whose_sizes_name_different_groups_prove_nothing(tmp_path: Path) -
 
 @pytest.mark.parametrize("change", [{"op": "BROADCAST"}, {"size": 9}])
 def test_the_rank_with_another_operation_at_the_same_place_is_named(tmp_path: Path, change: dict[str, int]) -> None:
+    verdict = judged(tmp_path, *waits(0), *waits(1), *waits(2), *waits(3, **change))
+    assert (verdict.verdict, culprits(verdict)) == ("HUNG", [3])
+
+
+@pytest.mark.parametrize("change", [{"op": "BROADCAST"}, {"size": 9}])
+def test_of_three_ranks_the_number_alone_names_none(tmp_path: Path, change: dict[str, int]) -> None:
     verdict = judged(tmp_path, *waits(0), *waits(1), *waits(2, **change))
-    assert (verdict.verdict, culprits(verdict)) == ("HUNG", [2])
+    assert (verdict.verdict, culprits(verdict)) == ("HUNG", [])
 
 
 def test_sends_and_receives_count_in_another_series(tmp_path: Path) -> None:
@@ -303,7 +309,7 @@ OLD = (
 
 def test_lines_without_sizes_as_torch_before_2_1_writes_them(tmp_path: Path) -> None:
     """Ranks that run different operations differ without sizes too. Equal ones prove nothing."""
-    lines = [OLD.format(rank, 134, "BROADCAST" if rank == 1 else "ALLREDUCE") for rank in range(3)]
+    lines = [OLD.format(rank, 134, "BROADCAST" if rank == 1 else "ALLREDUCE") for rank in range(4)]
     verdict = judged(tmp_path, *lines)
     assert (verdict.verdict, culprits(verdict)) == ("HUNG", [1])
     equal = judged(tmp_path, *(OLD.format(rank, 134, "ALLREDUCE") for rank in range(3)))
@@ -322,3 +328,29 @@ def test_the_watchdogs_of_other_backends(tmp_path: Path, backend: str) -> None:
     lines = [*waits(1), *waits(2), SIGNAL.format(0, 7309, 7309)]
     verdict = judged(tmp_path, *(line.replace("NCCL", backend) for line in lines))
     assert (verdict.verdict, culprits(verdict)) == ("HUNG", [0])
+
+
+@pytest.mark.parametrize("completed", [7310, 7315])
+def test_a_rank_that_completed_what_another_waits_in_is_told(tmp_path: Path, completed: int) -> None:
+    verdict = judged(tmp_path, *waits(1), SIGNAL.format(0, completed, completed))
+    assert (verdict.verdict, culprits(verdict)) == ("INSUFFICIENT", [])
+    assert "rank 0 completed #7310" in verdict.reason and "rank 1" in verdict.reason
+    assert any(f"#{completed}" in line for line in verdict.evidence)
+
+
+def test_a_rank_that_completed_it_and_waits_in_the_next_one_is_told(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, *waits(1), *waits(0, 7311, "BROADCAST", done=7310))
+    assert culprits(verdict) != [0] and "rank 0 completed #7310" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(SIGNAL.format(0, 7315, 7309), id="it has not completed that one"),
+        pytest.param(SIGNAL.format(0, 7315, 7315).replace("PG GUID 0(default_pg)", "PG GUID 7(tensor)"),
+                     id="another group"),
+    ],
+)  # fmt: skip
+def test_a_rank_that_did_not_complete_it_is_not_said_to_have(tmp_path: Path, line: str) -> None:
+    verdict = judged(tmp_path, *waits(1), line)
+    assert "completed #7310" not in verdict.reason

@@ -1,0 +1,46 @@
+"""Where errors were raised, and the error that the main thread handles, in an `except` or a `finally`.
+
+Only the error's type is told of the latter: the heartbeat calls no `__str__` of the program, which may block.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import traceback
+from types import TracebackType
+from typing import Any
+
+from probes import redaction
+
+_INSTALLED = re.compile(r"(site|dist)-packages/|/lib/python3|^<")
+_Place = tuple[str, int, str]
+
+
+def raised_at(error: BaseException | None) -> _Place | None:
+    """File, line and function of the innermost frame of an error that is not of an installed package; None without
+    one."""
+    return _innermost(error.__traceback__ if error is not None else None)
+
+
+def handled() -> dict[str, Any] | None:
+    """The error that the main thread handles: its type, where it was raised, and the place of the `try` that has caught
+    it; None without one."""
+    current: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)
+    error = current[1] if isinstance(current, tuple) else current  # a tuple before Python 3.12
+    trace = error.__traceback__ if isinstance(error, BaseException) else None
+    raised = _innermost(trace)
+    if trace is None or raised is None:
+        return None
+    code = trace.tb_frame.f_code
+    caught = redaction.text(code.co_filename), trace.tb_lineno, code.co_name
+    return {"error": type(error).__name__, "raised": raised, "caught": caught}
+
+
+def _innermost(trace: TracebackType | None) -> _Place | None:
+    place = None
+    for frame, line in traceback.walk_tb(trace):
+        if not _INSTALLED.search(file := frame.f_code.co_filename):
+            place = redaction.text(file), line, frame.f_code.co_name
+    return place
