@@ -15,7 +15,7 @@ import shlex
 import tomllib
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,12 +41,25 @@ def catalog() -> list[str]:
 
 
 class NeedsMapping(BadInput):
-    """An argument of `engine` was given that no setting of a scenario is. The fix writes a mapping into `file`."""
+    """An argument of `engine` was given, as `value` for its `name`, that no setting of a scenario is.
 
-    def __init__(self, message: str, *, fix: str, instead: str, engine: str, file: str) -> None:
-        super().__init__(message, fix=fix, instead=instead)
-        self.engine = engine
-        self.file = file
+    Its fix writes a mapping, which `harness.parity.runs.own_arguments` gives to the sides that run the engine.
+    """
+
+    def __init__(self, message: str, *, instead: str, engine: str, name: str, value: Any) -> None:
+        super().__init__(message, instead=instead)
+        self.engine, self.name, self.value = engine, name, value
+        self.fix = self.mapped(["--mapping"])
+
+    def mapped(self, options: Sequence[str]) -> str:
+        """Return the fix that writes a mapping with the argument and gives it to the sides of these options."""
+        function = f"def {self.engine}_engine(asked, ours): return {{**ours, {self.name!r}: {self.value!r}}}"
+        file = shlex.quote(os.path.join(".", free_path(Path("mapping.py"))))
+        return f"printf %s {shlex.quote(function)} > {file} && " + " ".join(f"{option} {file}" for option in options)
+
+    def named(self, name: str) -> str:
+        """Return the fix that names another argument of the engine."""
+        return _set(f"engine.{self.engine}.{name}", self.value)
 
 
 def load(scenario: str, overrides: Iterable[str] = (), **top_level: Any) -> Scenario:
@@ -212,7 +225,8 @@ def _apply(data: dict[str, Any], override: str) -> None:
         default = default.get(section, {})
         target = target.setdefault(section, {}) if isinstance(default, dict) else default
         if not isinstance(target, dict):
-            raise BadInput(f"{override!r}: {section!r} is no section", fix="", instead=override)
+            listed = ", ".join(name for name, value in Scenario().to_json().items() if isinstance(value, dict))
+            raise BadInput(f"{override!r}: {section!r} is no section; sections: {listed}", fix="", instead=override)
     target[last] = value
 
 
@@ -224,9 +238,12 @@ def _check_keys(data: dict[str, Any], kind: Any, where: str, prefix: str, *, in_
         if key not in hints:
             if not in_file and (error := _of_an_engine(where, f"{prefix}{key}", value)):
                 raise error
-            near = _meant(key, hints, prefix)
+            engine_key, inner_value = _meant_of_an_engine(f"{prefix}{key}", value)
+            near = engine_key or _meant(key, hints, prefix)
             hint = f"did you mean {near}?" if near else f"known keys: {', '.join(hints)}"
             fix = _moved(near, value) if near else _another(prefix or "SECTION.")
+            if engine_key:
+                fix = _set(engine_key, inner_value)
             if in_file:
                 fix = _corrected(where, f"{prefix}{key}", near, value)
             wrong_key = "" if in_file else f"{prefix}{key}"
@@ -259,22 +276,14 @@ def _of_an_engine(where: str, key: str, value: Any) -> BadInput | None:
                 continue
             canonical = argument.read(value, {name: value})
             setting = f"{parameter.part}.{parameter.name}"
-            text = canonical if isinstance(canonical, str) else json.dumps(canonical)
-            fix = f"--set {shlex.quote(f'{setting}={text}')}"
+            fix = _set(setting, canonical)
             message = f"{where}: {key} is {registry.get(engine).title}'s own {name}, here {setting}"
             return BadInput(message, fix=fix, instead=key)
     if not named:
         return None
     title = registry.get(named[0]).title
-    function = f"def {named[0]}_engine(asked, ours): return {{**ours, {name!r}: {value!r}}}"
-    file = shlex.quote(os.path.join(".", free_path(Path("mapping.py"))))
-    return NeedsMapping(
-        f"{where}: {key}: no setting of a scenario is {title}'s own {name}; a mapping gives it",
-        fix=f"printf %s {shlex.quote(function)} > {file} && --mapping {file}",
-        instead=key,
-        engine=named[0],
-        file=file,
-    )
+    message = f"{where}: {key}: no setting of a scenario is {title}'s own {name}; a mapping gives it"
+    return NeedsMapping(message, instead=key, engine=named[0], name=name, value=value)
 
 
 def _corrected(file: str, key: str, near: str, value: Any) -> str:
@@ -288,6 +297,17 @@ def _corrected(file: str, key: str, near: str, value: Any) -> str:
 
 def _another(section: str) -> str:
     return f"--set {section}KEY=VALUE   # with one of these keys"
+
+
+def _meant_of_an_engine(key: str, value: Any) -> tuple[str, Any]:
+    """The key of an engine's own argument that a misspelled one probably means, engine.vllm.X of engine.vlm.X, and its
+    value; an empty key if it is none."""
+    section, _, name = key.rpartition(".")
+    near = nearest(name, registry.names()) if section and isinstance(value, dict) and len(value) == 1 else ""
+    if not near:
+        return "", value
+    [(argument, inner_value)] = value.items()
+    return f"{section}.{near}.{argument}", inner_value
 
 
 def _meant(key: str, hints: dict[str, Any], prefix: str) -> str:
@@ -310,6 +330,10 @@ def _moved(key: str, value: Any) -> str:
     same_type = type(value) is type(default) or (type(value) is int and type(default) is float)
     if not same_type or not isinstance(value, str | int | float):
         return _restored(key)
+    return _set(key, value)
+
+
+def _set(key: str, value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return f"--set {shlex.quote(f'{key}={text}')}"
 

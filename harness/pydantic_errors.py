@@ -46,9 +46,9 @@ def _sentence(detail: ErrorDetails, where: str, schema: Mapping[str, Any]) -> st
         *sections, last = detail["loc"]
         tables = [schema, *schema.get("$defs", {}).values()]
         anywhere = {key for table in tables for key in table.get("properties", ())}
-        near = closest(str(last), sorted(anywhere - {last}))  # the key may be one of another section
         there = _keys(schema, sections)
-        listed = f"; known keys: {', '.join(there)}" if there else ""
+        near = closest(str(last), there)
+        listed = f"; known keys: {', '.join(there)}" if there else closest(str(last), sorted(anywhere - {last}))
         return f"{where}: unknown key {name}{near or listed}"
     return f"{where}: {name} = {_problem(detail)}"
 

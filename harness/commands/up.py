@@ -42,10 +42,13 @@ def up(
     Example:
       harness up vllm sglang
     """
+    from harness.parity.runs.own_arguments import mapped_on
     from harness.warm.up import up as start
 
     idle_s = seconds(idle, "--idle")
-    kept = start(backends, options.settings(scenario), native=native, device=device, idle_s=idle_s, say=say)
+    with mapped_on({}):
+        settings = options.settings(scenario)
+    kept = start(backends, settings, native=native, device=device, idle_s=idle_s, say=say)
     print(f"{kept.names} up; they end after {idle} without use, or with: harness down")
 
 

@@ -121,7 +121,7 @@ def remove() -> None:
 
 def current(say: Callable[[str], None]) -> Kept | None:
     """Return what is warm now, or None. Processes of a keeper that has ended are ended too, and reported."""
-    if not (home.home() / "warm" / STATE).exists():
+    if not (home.checked() / "warm" / STATE).exists():
         return None
     path = folder() / STATE
     try:

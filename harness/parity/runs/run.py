@@ -24,6 +24,7 @@ from harness.parity.runs import user_mapping
 from harness.parity.runs.directory import is_run, no_pair, no_rollouts, no_run, no_runs
 from harness.parity.runs.lifting import Lifting, wanted
 from harness.parity.runs.more_draws import draw_on
+from harness.parity.runs.own_arguments import mapped_on
 from harness.parity.runs.preflight import (
     check_device,
     check_environment,
@@ -148,13 +149,14 @@ def _planned(
     for line in dict.fromkeys(line for spec in maps.values() for line in user_mapping.uncalled_lines(spec)):
         options.say(line)
     shared = Scenario()
-    with collected(mistakes), _mappings_of_their_sides(baseline, candidate):
+    sides = {"--baseline-mapping": baseline, "--mapping": candidate}
+    with collected(mistakes), mapped_on(sides):
         shared = options.shared()
     with collected(mistakes):
         check_device(options.device, options.address)
     if mistakes:
         try:
-            _candidate(shared, options.candidate_overrides)
+            _candidate(shared, options.candidate_overrides, candidate)
         except BadInput as error:  # which values fit depends on what is wrong already, which keys there are does not
             mistakes += [mistake for mistake in mistakes_of(error) if mistake.instead]
     refuse(mistakes)
@@ -162,7 +164,7 @@ def _planned(
         _planted(shared, options.fault) if options.fault else (shared, shared, {})
     )
     with _fixes_name_candidate_set(options.candidate_overrides):
-        candidate_scenario = _candidate(candidate_scenario, options.candidate_overrides)
+        candidate_scenario = _candidate(candidate_scenario, options.candidate_overrides, candidate)
         check_pair(baseline_scenario, candidate_scenario)
         with collected(mistakes):
             preflight(baseline_scenario, baseline, maps["baseline"])
@@ -173,38 +175,17 @@ def _planned(
     return maps, baseline_scenario, candidate_scenario, plants
 
 
-def _candidate(scenario: Scenario, overrides: Iterable[str]) -> Scenario:
+def _candidate(scenario: Scenario, overrides: Iterable[str], backend: str) -> Scenario:
     """Return the scenario with the candidate's settings. Only they can be wrong, since the scenario was checked
     before.
     """
     try:
-        return config.changed(scenario, overrides)
+        with mapped_on({"--mapping": backend}):
+            return config.changed(scenario, overrides)
     except BadInput as error:
         for mistake in mistakes_of(error):
             mistake.fix = (mistake.fix or "").replace("--set ", "--candidate-set ") or None
         raise
-
-
-@contextlib.contextmanager
-def _mappings_of_their_sides(baseline: str, candidate: str) -> Iterator[None]:
-    """Rewrite the fix that gives a mapping so that each side has it whose engine it is written for."""
-    try:
-        yield
-    except BadInput as error:
-        for mistake in mistakes_of(error):
-            if isinstance(mistake, config.NeedsMapping):
-                sides = (("--baseline-mapping", baseline), ("--mapping", candidate))
-                options = [f"{name} {mistake.file}" for name, side in sides if _is_engine(side, mistake.engine)]
-                writing = (mistake.fix or "").partition(" && ")[0]
-                mistake.fix = f"{writing} && {' '.join(options)}" if options else ""
-        raise
-
-
-def _is_engine(side: str, engine: str) -> bool:
-    """Whether a side's backend, which may be misspelled, runs this engine."""
-    with contextlib.suppress(BadInput):
-        return envs.parse(side).engine == engine
-    return False
 
 
 @contextlib.contextmanager
@@ -239,7 +220,8 @@ def run_scenario(
     command = command_line(
         "run", scenario_word(scenario), backend=backend, resume=resume and Path(resume), **command_options(options)
     )
-    base = options.settings(scenario)
+    with mapped_on({"--mapping": backend}):
+        base = options.settings(scenario)
     map_of_user = user_mapping.load(options.mapping, envs.parse(backend).engine) if options.mapping else {}
     for line in user_mapping.uncalled_lines(map_of_user):
         options.say(line)

@@ -59,6 +59,7 @@ _RESTARTED = {"x86_64": 219, "aarch64": 128}.get(platform.machine(), -1)
 _PIDFD_GETFD = 438  # of include/uapi/asm-generic/unistd.h, on every architecture
 _ENDS = ("pipe:[", "socket:[")  # links of /proc/PID/fd
 _WATCHED = re.compile(r"^tfd:\s+(\d+)", re.MULTILINE)  # a descriptor that an epoll watches, in its fdinfo
+_TIMER_LEFT = re.compile(r"^it_value: \((\d+), (\d+)\)", re.MULTILINE)  # of a timerfd, in its fdinfo
 _POLLS = {"x86_64": (7, 271), "aarch64": (73,)}.get(platform.machine(), ())
 # open and openat -> the position of the path. AT_FDCWD of linux/fcntl.h: relative to the current folder.
 _OPENS = {"x86_64": {2: 1, 257: 2}, "aarch64": {56: 2}}.get(platform.machine(), {})
@@ -159,11 +160,22 @@ def waiting(pid: int) -> Waiting:
             return Waiting(timed=True, sleeps_s=_sleeps_s(pid, 0, 0, arguments[0]))
         if call == _CLOCK_SLEEP:
             return Waiting(timed=True, sleeps_s=_sleeps_s(pid, *arguments[:3]))
+        if call in _READS and (left_s := _timer_s(pid, arguments[0])) is not None:
+            return Waiting(timed=True, sleeps_s=left_s)
         if call not in _TIMEOUT_AT:
             return Waiting()
         return Waiting(_has_limit(call, arguments), _polled(pid, arguments[0], arguments[1]) if call in _POLLS else ())
     except (OSError, ValueError):  # it ended, or it is another user's
         return Waiting()
+
+
+def _timer_s(pid: int, descriptor: int) -> float | None:
+    """Seconds until the timer goes off that a read waits for, by the kernel's fdinfo (proc(5)); None if the descriptor
+    is no timer, or one that is not set."""
+    if os.readlink(PROC / str(pid) / "fd" / str(descriptor)) != "anon_inode:[timerfd]":
+        return None
+    left = _TIMER_LEFT.search((PROC / str(pid) / "fdinfo" / str(descriptor)).read_text())
+    return (int(left[1]) + int(left[2]) / 1e9 or None) if left else None
 
 
 def _sleeps_s(pid: int, clock: int, absolute: int, address: int) -> float | None:

@@ -110,7 +110,8 @@ def _sleep(case: Case, subject: Subject, process: Process) -> str:
     Without both a rank is judged by its counters, which stand. A process that is no rank has none, so nothing shows
     that it does not go on.
     """
-    if subject.doing.kind != "sleep" or not (subject.before.kind == "sleep" or _stood_in_limited_call(process)):
+    is_sleep = subject.doing.kind == "sleep" and (subject.before.kind == "sleep" or _stood_in_limited_call(process))
+    if not is_sleep and not (process.last_look.sleeps_s is not None and _stood_in_limited_call(process)):
         return ""
     frames = process.main_frames
     loop = source.loop_around(frames[0]) if frames else source.Loop.UNKNOWN

@@ -242,20 +242,41 @@ def test_all_mistakes_of_a_command_line_are_mended_at_once(
 
 
 @pytest.mark.parametrize(
-    ("engines", "options"),
+    ("words", "option", "fix"),
     [
-        ("vllm hf", "--baseline-mapping ./mapping.py"),
-        ("hf vllm", "--mapping ./mapping.py"),
-        ("vllm vllm", "--baseline-mapping ./mapping.py --mapping ./mapping.py"),
-        ("hf hf", ""),
+        ("parity vllm hf", "--set", "harness parity vllm hf --baseline-mapping ./mapping.py"),
+        ("parity hf vllm", "--set", "harness parity hf vllm --mapping ./mapping.py"),
+        ("parity vllm vllm", "--set",
+         "harness parity vllm vllm --baseline-mapping ./mapping.py --mapping ./mapping.py"),
+        ("parity vllm vllm", "--candidate-set", "harness parity vllm vllm --mapping ./mapping.py"),
+        ("run ppo-tiny --backend vllm", "--set", "harness run ppo-tiny --backend vllm --mapping ./mapping.py"),
+        ("parity hf hf", "--set", "harness parity hf hf"),  # no side runs it
+        ("parity vllm hf", "--candidate-set", "harness parity vllm hf"),
+        ("up vllm", "--set", "harness up vllm"),  # which takes no mapping
+    ],
+)  # fmt: skip
+def test_an_engines_own_argument_is_mapped_on_the_sides_that_run_it(
+    words: str, option: str, fix: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HARNESS_HOME", str(here / "no environment with a list of arguments"))
+    assert cli.main([*words.split(), option, "engine.vllm.swap_space=4"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1].removeprefix("  fix: ")
+    assert line.rpartition(" && ")[2] == fix
+
+
+@pytest.mark.parametrize(
+    ("setting", "fix"),
+    [
+        ("engine.hf.max_modl_len=9", "--set engine.hf.max_model_len=9"),
+        ("engine.hf.zzz=9", ""),
+        ("engine.vlm.swap_space=9", ""),  # vllm's, which no side runs
     ],
 )
-def test_an_engines_own_argument_is_mapped_on_the_sides_that_run_it(
-    engines: str, options: str, here: Path, capsys: pytest.CaptureFixture[str]
+def test_a_misspelled_argument_of_an_engine_is_mended(
+    setting: str, fix: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["parity", *engines.split(), "--set", "engine.vllm.swap_space=4"]) == 2
-    fix = capsys.readouterr().err.splitlines()[-1].removeprefix("  fix: ")
-    assert fix.rpartition("harness parity ")[2] == f"{engines} {options}".strip()
+    assert cli.main(["parity", "hf", "hf", "--set", setting]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"  fix: harness parity hf hf {fix}".rstrip()
 
 
 def test_a_matrix_that_does_not_exist_is_begun_by_its_fix(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -387,6 +387,7 @@ def test_a_name_in_the_matrix_does_not_drive_the_terminal(folder: Path, capsys: 
         ("", "name is missing"),
         ('name = "x"', "has no cell"),
         ('name = "x"\nnights = 3', "unknown key nights; known keys: name, known, defaults, matrix, include"),
+        ('name = "x"\n[defaults]\nstepz = 1', "unknown key defaults.stepz; known keys: limit, retries"),
         ('name = "x"\n[[include]]\nqqzzy = 1', "unknown key include.0.qqzzy; known keys: limit, retries"),
         ('name = "x"\n[matrix]\npair = [["hf", "hf"]]', "unknown key matrix.pair; did you mean pairs?"),
         ('name = "x"\n[defaults]\nretries = "a"', "defaults.retries = 'a': a whole number was expected"),

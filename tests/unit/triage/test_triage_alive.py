@@ -130,6 +130,15 @@ def test_a_sleep_in_compiled_code_is_one_at_each_look(
     assert (verdict.verdict, culprits(verdict)) == (("HUNG", {1}) if named else ("INSUFFICIENT", set()))
 
 
+@pytest.mark.parametrize(("left_s", "named"), [(41.0, False), (None, True)])
+def test_a_read_of_a_timer_is_a_sleep(file: str, left_s: float | None, named: bool) -> None:
+    """No frame says so: the kernel's own word is enough. A timer that is not set never goes off."""
+    late = standing(rank(1, "main", world=2), at(file, "waits"), "timerfd_read")
+    looks = tuple(dataclasses.replace(look, timed=left_s is not None, sleeps_s=left_s) for look in late.samples)
+    verdict = judged(dataclasses.replace(late, samples=looks))
+    assert (verdict.verdict, culprits(verdict)) == (("HUNG", {1}) if named else ("INSUFFICIENT", set()))
+
+
 def test_a_server_that_sleeps_before_it_answers_is_not_blamed(file: str) -> None:
     asks = rank(0, "main score getresponse", world=1, peers=("127.0.0.1:8000",))
     server = process(70, "judge", "main", listening=("127.0.0.1:8000",))

@@ -55,6 +55,32 @@ def test_how_long_a_sleep_still_lasts_is_read_from_the_kernel(start: Start, seco
     assert left_s is not None and seconds - 60 < left_s <= seconds
 
 
+TIMER = """
+import ctypes, os, struct
+libc = ctypes.CDLL(None)
+timer = libc.timerfd_create(1, 0)  # CLOCK_MONOTONIC
+libc.timerfd_settime(timer, 0, struct.pack("=qqqq", 0, 0, {}, 0), None)
+os.read(timer, 8)
+"""
+
+
+@pytest.mark.parametrize(("seconds", "timed"), [(100, True), (0, False)])
+def test_a_read_of_a_timer_lasts_until_it_goes_off(start: Start, seconds: int, timed: bool) -> None:
+    """A timer of zero is not set, and never goes off."""
+    pid = start(TIMER.format(seconds))
+
+    def reads_timer() -> bool:
+        with contextlib.suppress(OSError, ValueError):  # it runs
+            call, arguments = channels._call(pid)
+            return os.readlink(f"/proc/{pid}/fd/{arguments[0]}") == "anon_inode:[timerfd]"
+        return False
+
+    until(reads_timer)
+    its = channels.waiting(pid)
+    assert its.timed is timed
+    assert (its.sleeps_s is not None and seconds - 60 < its.sleeps_s <= seconds) is timed
+
+
 LIMITED_POLL = (
     "import select, socket; ends = socket.socketpair(); poll = select.poll(); poll.register(ends[0], 1); poll.poll({})"
 )
