@@ -32,6 +32,11 @@ _OF_A_CHILD = re.compile(
     r"worker|child|subprocess|CalledProcess|process.{0,60}(died|dead|exit|kill|terminat|fail)", re.I
 )
 SILENT = "was ended without a last word"  # as by a signal
+# What to do about an end that its own words or its signal explain.
+_FIXES = {
+    f"({signal.SIGTERM.name})": "sacct -j JOB -o JobID,State%30,End   # who sent SIGTERM: a scheduler, a limit of time, a "
+    "person, the program",
+}
 BEFORE_END = ("harness triage PID   # of the next run, before you end it",)
 
 
@@ -427,10 +432,13 @@ def _order(process: Process) -> tuple[int, float]:
     """Sorts the ends of processes: the first death comes first, then what only echoes a peer's end, and last what a
     launcher ended because of it.
 
-    A process that was killed leaves no error, and its last heartbeat is up to a period older than its end.
+    A process that was killed leaves no error, and its last heartbeat is up to a period older than its end. A SIGTERM
+    that came before the launcher ended anybody is of somebody else.
     """
-    echoes = int((bool(process.error) and not local_error(process)) or process.exit_code in BROUGHT_DOWN)
-    echoes += signal_of(process.exit_code or 0) == signal.SIGTERM
+    by_sigterm = signal_of(process.exit_code or 0) == signal.SIGTERM
+    brought_down = process.exit_code in BROUGHT_DOWN and not (by_sigterm and process.first_by_launcher)
+    echoes = int((bool(process.error) and not local_error(process)) or brought_down)
+    echoes += by_sigterm and brought_down
     if process.error_age_s is not None:
         return echoes, -process.error_age_s
     silent_s = (_since_s(process) or 0.0) - (SILENCE_S if process.exit_code is None else 0.0)
@@ -438,8 +446,11 @@ def _order(process: Process) -> tuple[int, float]:
 
 
 def _fix(how: str) -> str:
-    """What to do first about an error, by its words as in a log."""
-    return next((sign.fix for sign in SIGNS if sign.words in how), "read the end of its log for the first error")
+    """What to do first about an error, by its words as in a log, or about a signal."""
+    in_words = next(
+        (fix for words, fix in _FIXES.items() if words in how), "read the end of its log for the first error"
+    )
+    return next((sign.fix for sign in SIGNS if sign.words in how), in_words)
 
 
 def _at_once(process: Process, first: Process) -> bool:
