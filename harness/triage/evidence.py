@@ -291,6 +291,7 @@ class Process:
     age_s: Number = 0.0  # seconds since it was started
     exit_code: int | None = None  # of a process that has ended, if known
     first_by_launcher: bool = False  # its launcher found it dead before it ended the others
+    ended_at: tuple[int, int, Number] | None = None  # month, day and seconds of its end, as its launcher's table has it
     error: str = ""  # its first error: an actor's death cause, the tail of a traceback
     error_age_s: Number | None = None
     samples: tuple[Sample, ...] = ()

@@ -65,6 +65,7 @@ class Sign:
     of_pod: whether it is of the pod that a line of `kubectl describe` names above it.
     of_memory: whether the phase of its traceback and what each process held are told.
     while_waiting: whether it is written during a wait, which is over once its process does work again.
+    of_kernel: whether the kernel writes it, to a log that may have the host and the time before it.
     """
 
     words: str
@@ -75,6 +76,7 @@ class Sign:
     of_pod: bool = False
     of_memory: bool = False
     while_waiting: bool = False
+    of_kernel: bool = False
 
     @property
     def echo(self) -> bool:
@@ -121,7 +123,7 @@ SIGNS = (
     Sign("NPU out of memory", "ran out of NPU memory", "npu-smi info   # who holds it", of_memory=True),
     Sign(
         "ut of memory: Killed process", "was killed by the kernel for memory", MORE_MEMORY,
-        re.compile(r"Killed process (?P<pid>\d{1,10})"),
+        re.compile(r"Killed process (?P<pid>\d{1,10})"), of_kernel=True,
     ),
     Sign("oom_kill event", "was killed for memory by its cgroup's limit", MORE_MEMORY),
     Sign("oom-kill event", "was killed for memory by its cgroup's limit", MORE_MEMORY),
@@ -129,7 +131,7 @@ SIGNS = (
          "ray memory   # what holds it; RAY_memory_usage_threshold moves Ray's limit"),
     Sign("NVRM: Xid", "met a GPU error (Xid)",
          "nvidia-smi -q   # and look the number up in NVIDIA's list of Xid errors",
-         re.compile(r"NVRM: Xid \([^)]*\): \d+(?:, pid=(?P<pid>\d{1,10}))?")),
+         re.compile(r"NVRM: Xid \([^)]*\): \d+(?:, pid=(?P<pid>\d{1,10}))?"), of_kernel=True),
     Sign("oom_kill ", "was killed for memory by its cgroup's limit", "ask for more memory, or hold less",
          re.compile(r"^oom_kill (?P<detail>[1-9]\d{0,8})$")),  # a line of memory.events
     Sign("OOMKilled", "was killed for memory by its container's limit (OOMKilled)",
@@ -313,6 +315,12 @@ _RAY_TASK = re.compile(
 _STAMP = re.compile(
     r"(?:\d{4}-(\d\d)-(\d\d)[ T_]|\b(\d\d)-(\d\d) |\[?[IWEF](\d{1,2})(\d\d) )(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)"
 )
+# What syslog and journald write before a line of the kernel, and what `dmesg -T` does.
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+_TIME = r"(?P<hours>\d\d):(?P<minutes>\d\d):(?P<seconds>\d\d(?:\.\d{1,9})?)"
+_NAMED_DAY = rf"(?P<month>{'|'.join(_MONTHS)}) {{1,2}}(?P<day>\d{{1,2}}) {_TIME}"
+_KERNEL_LOG = re.compile(rf"(?:{_NAMED_DAY}|\d{{4}}-\d\d-\d\dT\S{{8,25}}) (?P<host>[A-Za-z0-9][\w.-]{{0,100}}) kernel:")
+_DMESG = re.compile(rf"\[[A-Z][a-z]{{2}} {_NAMED_DAY} \d{{4}}\]")
 _STAMP_WITHIN = 60  # characters at the beginning of a line
 # The message of Ray's memory monitor: whom it killed, on the line after the error, then who held the memory.
 _VICTIM = re.compile(
@@ -443,6 +451,7 @@ class Errors:
         echo = sign.echo or (sign.kind is Kind.MIXED and is_echo(what)) or (sign.kind is Kind.REPORT and self._echoed)
         self._echoed |= echo and not sign.while_waiting
         rank = name.rank if fields.get("rank") is None else limits.rank(fields["rank"])
+        kernel_host, kernel_stamp = _of_kernel(line) if sign.of_kernel else ("", None)
         self.entries.append(
             LogError(
                 file=self._file,
@@ -450,12 +459,12 @@ class Errors:
                 what=redact.text(cut(what, MAX_TEXT)),
                 text=redact.text(cut(line.strip(), MAX_TEXT)),
                 rank=rank if rank is None or rank <= RANKS else None,
-                host=fields.get("host") or name.host,
+                host=fields.get("host") or kernel_host or name.host,
                 pid=name.pid if fields.get("pid") is None else int(fields["pid"] or 0),
                 role=fields.get("role") or (self._pod if sign.of_pod else "") or name.role,
                 fix=sign.fix,
                 echo=echo,
-                at=self._stamps.get(writer),
+                at=kernel_stamp or self._stamps.get(writer),
                 stalled_s=float(fields.get("stall") or 0),
             )
         )
@@ -542,6 +551,18 @@ def scheduler(line: str, writer: Name) -> Name:
 def may_be_of_another_job(error: LogError) -> bool:
     """Whether the kernel killed a program of another name than a job's processes have: a machine has other programs."""
     return error.rank is None and not error.role and _OTHER_TASK.search(error.text) is not None
+
+
+def _of_kernel(line: str) -> tuple[str, tuple[int, int, float] | None]:
+    """The host and the time that stand before a line of the kernel; empty and None if they do not."""
+    if match := _KERNEL_LOG.search(line) or _DMESG.search(line):
+        fields = match.groupdict()
+        host = fields.get("host") or ""
+        if not fields["month"]:
+            return host, stamp_of(line[match.start() :])
+        clock = int(fields["hours"]) * 3600 + int(fields["minutes"]) * 60 + float(fields["seconds"])
+        return host, (_MONTHS.index(fields["month"]) + 1, int(fields["day"]), clock)
+    return "", None
 
 
 def stamp_of(line: str) -> tuple[int, int, float] | None:

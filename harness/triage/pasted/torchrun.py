@@ -146,6 +146,7 @@ def processes(rows: list[dict[str, str]]) -> Iterator[Process]:
             error=_error(row),
             error_age_s=(max(times) - at).total_seconds() if at is not None else None,
             first_by_launcher=_comes_first(row),
+            ended_at=stamp_of(row.get("time", "")),
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from harness.triage.graph.subjects import ended, exit_text
 from harness.triage.graph.worlds import same_world
 from harness.triage.pasted.errors import SIGNS
 from harness.triage.places import users
+from harness.triage.rules.kernel_lines import system_errors
 from harness.triage.rules.processes import BROUGHT_DOWN, LAST_S, TOGETHER_S, error_age_s, local_error
 from harness.triage.rules.ruling import Case, Live, Ruling, Watching, brief
 from harness.triage.stacks import describe
@@ -25,6 +25,7 @@ DISK_FULL = "stopped recording because the disk was full"
 SILENCE_S = 2.0  # two periods of the heartbeat: an error that is not older than this before a silence came after it
 MAX_WORDS = 16  # of the end of a process that was not the first
 MOST_WORDS = 8  # words of a headline that name several processes
+MOST_ALIKE = 6  # words of a headline that name several processes before how they ended
 MAX_PEAKS = 6  # roles of which the memory is told
 MAX_AFTER = 4  # ends after the first that are told
 # What an error says that is about a process of the program that failed before.
@@ -34,8 +35,8 @@ _OF_A_CHILD = re.compile(
 SILENT = "was ended without a last word"  # as by a signal
 # What to do about an end that its own words or its signal explain.
 _FIXES = {
-    f"({signal.SIGTERM.name})": "sacct -j JOB -o JobID,State%30,End   # who sent SIGTERM: a scheduler, a limit of time, a "
-    "person, the program",
+    f"({signal.SIGTERM.name})": "sacct -j JOB -o JobID,State%30,End   # who sent SIGTERM: a scheduler, a person, the "
+    "program, a limit of time",
 }
 BEFORE_END = ("harness triage PID   # of the next run, before you end it",)
 
@@ -50,7 +51,7 @@ def over(case: Case) -> Ruling | None:
     dumps = any(not node.has_process for node in case.graph.subjects.values())  # some rank is known only by its dump
     if not processes or dumps or not all(map(_over, processes)):
         return None
-    told = _told_by_system(case)
+    told = system_errors(case.evidence)
     kills = {key: error.what for key, error in told.items() if error.fix == MORE_MEMORY}
     kills |= {f"{peak.host}:{peak.pid}": f"was killed by the kernel for memory at {_size(peak)}"
               for peak in case.evidence.peaks if peak.killed}  # fmt: skip
@@ -72,20 +73,6 @@ def over(case: Case) -> Ruling | None:
     count = f"{len(processes)} {agreeing(len(processes), 'process', 'processes')}"
     ruling = _good_order(case, f"the run has ended in good order{_ago(case)}", count)
     return replace(ruling, evidence=_outlived(case, outlived))
-
-
-def _told_by_system(case: Case) -> dict[str, LogError]:
-    """Process -> the line of the kernel's log, or of whoever writes no rank, that says by its pid what ended it. A
-    process that left an error of its own needs none, and a pid that several hosts have is nobody's."""
-    pids = Counter(process.pid for process in case.evidence.processes)
-    errors = [error for error in case.evidence.errors if error.pid and error.rank is None and not error.echo]
-    return {
-        process.key: error
-        for process in case.evidence.processes
-        for error in errors
-        if error.pid == process.pid and not process.error
-        if error.host == process.host or (not error.host and pids[process.pid] == 1)
-    }
 
 
 def unrecorded(exit_code: int, ended_by: EndedBy | None = None) -> Ruling:
@@ -329,7 +316,8 @@ def _end_text(case: Case, keys: Sequence[str], how: str) -> tuple[str, str]:
     processes = [case.subject(key).process for key in keys[:MAX_AFTER]]
     pids = ", ".join(f"pid {process.pid} on {process.host}" for process in processes if process.pid)
     names = case.names(keys)
-    return f"{names} {brief(how, 5) if len(keys) > 1 else brief(how)}", f"{names}{f' ({pids})' if pids else ''} {how}"
+    few = names if len(keys) == 1 or len(names.split()) <= MOST_ALIKE else f"{len(keys)} processes"
+    return f"{few} {brief(how, 5) if len(keys) > 1 else brief(how)}", f"{names}{f' ({pids})' if pids else ''} {how}"
 
 
 def _untaken(case: Case) -> str:

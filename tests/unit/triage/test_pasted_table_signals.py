@@ -13,8 +13,9 @@ from reports.model import Verdict
 
 CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:13727"
 READ = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [10.0.0.2]:1442: Connection reset by peer"
-SENDING = "W1130 10:02:10.1 4100 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process {0} closing signal SIGTERM"
-FAILED = "E1130 10:02:10.2 4100 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: {1}) local_rank: {0} (pid: 410{0}) of binary: /usr/bin/python3"  # fmt: skip
+AGENT = "1130 10:02:10.1 4100 torch/distributed/elastic/multiprocessing/api.py"
+SENDING = f"W{AGENT}:1028] Sending process {{0}} closing signal SIGTERM"
+FAILED = f"E{AGENT}:1002] failed (exitcode: {{1}}) local_rank: {{0}} (pid: 410{{0}}) of binary: /usr/bin/python3"
 
 
 def raised(rank: int, error: str) -> list[str]:
