@@ -57,8 +57,8 @@ class Sign:
 
     words: what the line contains.
     pattern: what it matches; its groups `pid`, `rank`, `host` and `role` name the process that failed, `detail` adds to
-        what happened, and `stall` is for how many seconds the process had stood still. `missing` is the rank of another
-        process than the one that writes, which then has an error of its own.
+        what happened, and `stall` is for how many seconds the process had stood still. `missing` are the ranks of other
+        processes than the one that writes, which then has an error of its own.
     what: what happened, as the verb of a sentence.
     fix: what to do first.
     kind: whose words the line is.
@@ -191,6 +191,14 @@ SIGNS = (
     Sign("CUDA error: ", "met a CUDA error", _EXACT, re.compile(r"CUDA error: (?P<detail>.{1,80})")),
     Sign("Node failure on ", "failed, as Slurm says", "sinfo -R; scontrol show node NODE   # why",
          re.compile(r"error: (?P<role>Node) failure on (?P<host>[\w.,\[\]-]{1,200})")),
+    # Before the words of a signal alone: it names the node and the task. A hangup or a SIGTERM may be of Slurm itself.
+    Sign(": Out Of Memory", "was killed for memory, as Slurm says", MORE_MEMORY, kind=Kind.REPORT,
+         pattern=re.compile(_OF_SRUN + "Out Of Memory")),
+    Sign("srun: error: ", "failed, as Slurm says", _SIGNAL, re.compile(
+         _OF_SRUN + "(?P<detail>Segmentation fault|Floating point exception|Illegal instruction|Trace/breakpoint trap)"),
+         Kind.REPORT),
+    Sign("srun: error: ", "failed, as Slurm says", kind=Kind.REPORT, pattern=re.compile(
+         _OF_SRUN + r"(?P<detail>Exited with exit code [1-9]\d{0,2}|Killed|Aborted|Bus error)")),
     Sign("Segmentation fault", "ended with a segmentation fault", _SIGNAL),
     Sign("Fatal Python error: Bus error", "ended with a bus error (SIGBUS)",
          "df -h /dev/shm .; dmesg | tail   # a page of a mapped file could not be read"),
@@ -269,7 +277,7 @@ SIGNS = (
          re.compile(r"(?P<detail>\d{1,7}/\d{1,7}) clients joined"), Kind.ECHO),
     Sign("failed to pass monitoredBarrier", "missed a monitored barrier",
          "harness triage PID   # of that rank, while it stands",
-         re.compile(r"Rank (?P<missing>\d{1,7}) failed to pass monitoredBarrier")),
+         re.compile(r"Ranks? (?P<missing>\d{1,7}(?:, \d{1,7}){0,9999}) failed to pass monitoredBarrier")),
     Sign(" monitoredBarrier", "waited in vain at a monitored barrier", kind=Kind.ECHO,
          pattern=re.compile("(?:pass|reached) monitoredBarrier")),
     Sign("The wait execution of the Notify register times out", "waited in vain for a notification of HCCL",
@@ -277,10 +285,6 @@ SIGNS = (
     Sign("NCCL WARN socket", "could not reach a peer over TCP",
          "ip -br addr   # then NCCL_SOCKET_IFNAME=NAME, the same network on every node",
          re.compile(_OF_NCCL + r"socket\w{1,40}: (?P<detail>\w{1,20} (?:to|from) .{1,80})"), Kind.ECHO),
-    Sign(": Out Of Memory", "was killed for memory, as Slurm says", MORE_MEMORY, kind=Kind.REPORT,
-         pattern=re.compile(_OF_SRUN + "Out Of Memory")),
-    Sign("srun: error: ", "failed, as Slurm says", kind=Kind.REPORT, pattern=re.compile(
-         _OF_SRUN + r"(?P<detail>Exited with exit code [1-9]\d{0,2}|Killed|Aborted|Bus error|Segmentation fault)")),
     # The command line before it is that of the last rank that was started, not of the one that failed.
     Sign("exits with return code = ", "was found dead by DeepSpeed's launcher", kind=Kind.REPORT,
          pattern=re.compile(r"launch\.py.{1,4000}exits with (?P<detail>return code = -?[1-9]\d{0,2})")),
@@ -452,6 +456,7 @@ class Errors:
         self._echoed |= echo and not sign.while_waiting
         rank = name.rank if fields.get("rank") is None else limits.rank(fields["rank"])
         kernel_host, kernel_stamp = _of_kernel(line) if sign.of_kernel else ("", None)
+        further = [limits.rank(number) for number in (fields.get("missing") or "").split(", ")[1:]]
         self.entries.append(
             LogError(
                 file=self._file,
@@ -468,11 +473,12 @@ class Errors:
                 stalled_s=float(fields.get("stall") or 0),
             )
         )
+        self.entries += [replace(self.entries[-1], rank=other) for other in further[:MAX_ERRORS] if other is not None]
 
     def _whose(self, writer: Name, line: str, sign: Sign, fields: Mapping[str, str | None]) -> Name:
         """Whose error a line tells: whoever it names, else whoever called the traceback, else whoever wrote it."""
         if missing := fields.get("missing"):
-            name = Name(limits.rank(missing))
+            name = Name(limits.rank(missing.split(", ")[0]))
         else:
             name = self._tracebacks.pop(writer, writer)
         # What Slurm says stands under the label of a task that is not meant.

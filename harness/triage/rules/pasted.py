@@ -448,10 +448,13 @@ def _late(case: Case) -> list[str]:
 def _first_failure(firsts: list[LogError], then: str, evidence: Iterable[str], missing: tuple[str, ...]) -> Ruling:
     first = firsts[0]
     name = PurePath(first.file).name
-    # Of equal lines of one moment, or of echoes, none is the first.
-    equal = [error for error in firsts if error.what == first.what and (first.echo or error.at == first.at is not None)]
+    # Of equal lines of one moment, of echoes, or of ranks that one line names, none is the first.
+    equal = [error for error in firsts if error.what == first.what and (
+        first.echo or error.at == first.at is not None or _line(error) == _line(first))]  # fmt: skip
     names = list(dict.fromkeys(error.of for error in equal)) or [first.of]
     who = " and ".join(names) if len(names) < 3 else f"{len(names)} processes"
+    if len(names) > 1 and len({_line(error) for error in equal}) == 1:
+        who = standing.ranks_text([error.rank for error in equal if error.rank is not None]) or who
     unordered = len({error.file for error in firsts}) > 1 and any(error.at is None for error in firsts)
     what = "no first failure in the log" if first.echo else f"first failure{f' in {name}' if unordered else ''}"
     full_text = f"{first.of} {first.what}"
@@ -489,7 +492,14 @@ def _firsts(logged: Sequence[LogError]) -> list[LogError]:
         firsts = sorted(logged, key=lambda error: error.at or ())
     else:
         firsts = list({error.file: error for error in reversed(logged)}.values())[::-1]
-    return sorted(firsts, key=may_be_of_another_job)[:MAX_FAILURES]
+    firsts = sorted(firsts, key=may_be_of_another_job)[:MAX_FAILURES]
+    beside = [error for error in logged if error not in firsts and _line(error) == _line(firsts[0])]
+    return [firsts[0], *beside, *firsts[1:]]
+
+
+def _line(error: LogError) -> tuple[str, int]:
+    """Where an error stands; a line may tell of several ranks."""
+    return error.file, error.line
 
 
 def _followed(case: Case, first: LogError) -> list[str]:
