@@ -195,7 +195,7 @@ SIGNS = (
     Sign(": Out Of Memory", "was killed for memory, as Slurm says", MORE_MEMORY, kind=Kind.REPORT,
          pattern=re.compile(_OF_SRUN + "Out Of Memory")),
     Sign("srun: error: ", "failed, as Slurm says", _SIGNAL, re.compile(
-         _OF_SRUN + "(?P<detail>Segmentation fault|Floating point exception|Illegal instruction|Trace/breakpoint trap)"),
+         _OF_SRUN + "(?P<detail>Segmentation fault|Floating point exception|Illegal instruction)"),
          Kind.REPORT),
     Sign("srun: error: ", "failed, as Slurm says", kind=Kind.REPORT, pattern=re.compile(
          _OF_SRUN + r"(?P<detail>Exited with exit code [1-9]\d{0,2}|Killed|Aborted|Bus error)")),
