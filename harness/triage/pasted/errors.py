@@ -15,7 +15,7 @@ from harness.triage.collect import redact
 from harness.triage.echoes import MORE_MEMORY, OUT_OF_MEMORY, is_echo
 from harness.triage.evidence import LogError
 from harness.triage.pasted.memory_errors import FRAME, Place, holders, phase_of
-from harness.triage.pasted.naming import NOBODY, Name, of_path
+from harness.triage.pasted.naming import NOBODY, Name, of_path, split
 from harness.triage.pasted.text import MAX_TEXT, cut
 from probes import limits
 from probes.limits import RANKS
@@ -303,7 +303,7 @@ PLACES = {
 WATCHDOG = "Watchdog caught collective operation timeout"
 TRACEBACK = "Traceback (most recent call last):"
 # The prefix that torch's own hook for exceptions writes.
-_OF_TORCH = re.compile(r".{0,100}\[rank\d{1,7}\]:")
+_OF_TORCH = re.compile(r".{0,100}(?=\[rank\d{1,7}\]:)")
 WORDS = (*(sign.words for sign in SIGNS), TRACEBACK, "Error: ")
 # What vLLM, SGLang and Python's logging print before a line.
 LOGGED = re.compile(
@@ -397,11 +397,14 @@ class Errors:
         self._take_names(writer, line)
         if self._took_memory_of_ray(writer, line):
             return
-        may_raise = traced or (self._headless and _OF_TORCH.match(whole) is not None)
+        of_torch = _OF_TORCH.match(whole) if self._headless else None
+        may_raise = traced or of_torch is not None
         if sign := self._took_sign(number, writer, line):
             if "missing" not in sign.pattern.groupindex:
                 return
             may_raise = traced
+        if of_torch and not traced and writer.rank is None:  # a logger's prefix stands before that of torch
+            writer, line = split(whole[of_torch.end() :])
         self._take_line(number, writer, line, may_raise=may_raise, traced=traced)
 
     def _take_line(self, number: int, writer: Name, line: str, *, may_raise: bool, traced: bool) -> None:

@@ -21,8 +21,8 @@ SIGN = "KeyboardInterrupt"
 _ENDS = re.compile(rf"{SIGN}(?::.*)?")
 # What Python writes between tracebacks of one end: no line of work.
 _BETWEEN = re.compile(
-    r"During handling of the above exception|The above exception was the direct cause|Exception ignored |Error in atexit"
-    r"|\^C"
+    r"During handling of the above exception|The above exception was the direct cause|Exception ignored "
+    r"|Error in atexit|\^C"
 )
 
 

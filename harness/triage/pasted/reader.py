@@ -72,7 +72,8 @@ class Reader:
 
     looks: the stacks. log: counters of recorders. failures: torchrun's tables. errors: lines that end a process.
     recorded: flight recorder dumps, name -> path. answers: of NCCL RAS, by file. lists: of Ray's command line.
-    interrupted: where ranks stood at Ctrl-C. ends: the last lines of texts without stacks. phases: their progress bars. own_answers: of the harness, title and
+    interrupted: where ranks stood at Ctrl-C.
+    ends: the last lines of texts without stacks. phases: their progress bars. own_answers: of the harness, title and
     reason by file. in_kernel: pid -> kernel function in which it sleeps. hosts: rank -> hosts that prefixes of its
     lines name. nccl_ranks: of the processes in NCCL's communicators. notes: what was not read.
     """

@@ -141,7 +141,7 @@ def first_error(case: Case) -> Ruling | None:
     later = f"; {more} more {agreeing(more, 'line', 'lines')}" if more else ""
     ends = _ends(case) if firsts[0].echo else ()
     return _first_failure(
-        firsts, later, (*_followed(case, firsts[0]), *ends, *(beside.evidence if beside else ())),
+        firsts, later, (*_followed(case, firsts[0]), *_lost(case, firsts), *ends, *(beside.evidence if beside else ())),
         ("stacks of the processes that still stand, if any does", *(beside.missing if beside else ())),
     )  # fmt: skip
 
@@ -507,6 +507,22 @@ def _followed(case: Case, first: LogError) -> list[str]:
     at = case.evidence.errors.index(first)
     later = [error for error in case.evidence.errors[at + 1 :] if error.file == first.file and not error.echo]
     return [f"then {error.of} {brief(error.what, 16)} (line {error.line})" for error in later[:MAX_FAILURES]]
+
+
+def _lost(case: Case, firsts: Sequence[LogError]) -> list[str]:
+    """What other ranks met because of the first failure, in the words of their logs; equal ends together."""
+    if firsts[0].echo:
+        return []
+    failed = {error.rank for error in firsts}
+    by_end: dict[str, list[LogError]] = {}
+    for error in case.evidence.errors:
+        if error.echo and error.rank is not None and error.rank not in failed:
+            by_end.setdefault(error.what, []).append(error)
+    return [
+        f"{standing.ranks_text(sorted({error.rank for error in echoes if error.rank is not None}))} "
+        f"{brief(what, 16)}, which may be a consequence ({echoes[0].file}:{echoes[0].line})"
+        for what, echoes in list(by_end.items())[:MAX_FAILURES]
+    ]
 
 
 def _failures(case: Case) -> list[str]:

@@ -15,8 +15,9 @@ SIGNALLED = f"W1130 10:00:00.1 7 {AGENT}] Received 2 death signal, shutting down
 
 
 def traceback(line: int, call: str, end: str = "KeyboardInterrupt") -> list[str]:
-    return ["Traceback (most recent call last):", f'  File "/app/train.py", line {line}, in main', f"    dist.{call}(x)",
-            f'  File "{TORCH}", line 3252, in {call}', "    work.wait()", "    ^^^^^^^^^^^", end]  # fmt: skip
+    frames = [f'  File "/app/train.py", line {line}, in main', f"    dist.{call}(x)",
+              f'  File "{TORCH}", line 3252, in {call}', "    work.wait()", "    ^^^^^^^^^^^"]  # fmt: skip
+    return ["Traceback (most recent call last):", *frames, end]
 
 
 def of_rank(rank: int, lines: list[str]) -> list[str]:
