@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from harness.triage.collect import redact
-from harness.triage.echoes import MORE_MEMORY, OUT_OF_MEMORY, is_echo
+from harness.triage.echoes import HOST_MEMORY, MORE_MEMORY, OUT_OF_MEMORY, is_echo
 from harness.triage.evidence import LogError
 from harness.triage.pasted.memory_errors import FRAME, Place, holders, phase_of
 from harness.triage.pasted.naming import NOBODY, Name, of_path, split
@@ -97,7 +97,6 @@ DEFUNCT = "<defunct>"  # in a list of processes, whose order says nothing
 _EXACT = "CUDA_LAUNCH_BLOCKING=1 COMMAND   # the line that it names is exact then"
 _SIGNAL = "gdb PROGRAM CORE -ex bt   # where it was in C"
 _SYSTEM_ERROR = r"(?:\[Errno \d|[Ee]rror|[Ff]ailed).{0,200}%s(?! [a-z])|(?:^|: )%s(?=\W{0,3}(?:$|: ))"
-_HOST_MEMORY = "free -h; ulimit -v; cat /sys/fs/cgroup/memory.max   # which limit it met"
 _CUDA_MEMORY = (
     "nvidia-smi --query-compute-apps=pid,used_memory --format=csv   # who holds it: an engine that did not sleep?"
 )
@@ -178,10 +177,10 @@ SIGNS = (
          re.compile(_OF_NCCL + r"Error while attaching to shared memory segment (?P<detail>.{1,80})")),
     Sign("NCCL WARN Call to ", "had a system call of NCCL fail", kind=Kind.MIXED,
          pattern=re.compile(_OF_NCCL + r"Call to (?P<detail>\w{1,40} .{0,40}failed.{0,80})")),
-    Sign("DefaultCPUAllocator: ", "could not allocate host memory", _HOST_MEMORY,
+    Sign("DefaultCPUAllocator: ", "could not allocate host memory", HOST_MEMORY,
          re.compile(r"DefaultCPUAllocator: (?:can't allocate|not enough) memory(?:: (?P<detail>you tried to allocate "
                     r"\d{1,20} bytes))?"), of_memory=True),
-    Sign("Cannot allocate memory", "could not allocate host memory", _HOST_MEMORY,
+    Sign("Cannot allocate memory", "could not allocate host memory", HOST_MEMORY,
          re.compile(_SYSTEM_ERROR % (("Cannot allocate memory",) * 2)), of_memory=True),
     Sign("Too many open files", "has too many open files", "ulimit -n 65536 && COMMAND   # ls -l /proc/PID/fd: which",
          re.compile(_SYSTEM_ERROR % (("Too many open files",) * 2))),
@@ -420,7 +419,8 @@ class Errors:
             self._tracebacks[writer] = Name(None, task["host"], int(task["pid"]), task["role"])
         elif may_raise and words and not indented and (raised := _exception(words.strip(), below_frames)):
             kind = Kind.ECHO if is_echo(words) or _BARE_END.fullmatch(words.strip()) else Kind.OWN
-            sign = Sign("", f"ended with {raised['type'].rpartition('.')[2]}", kind=kind)
+            name = raised["type"].rpartition(".")[2]
+            sign = Sign("", f"ended with {name}", HOST_MEMORY if name == MemoryError.__name__ else READ_ON, kind=kind)
             self._add(number, writer, words, sign, raised)
         elif not traced and words.strip() and not indented and not _NO_WORK.match(words):
             by = scheduler(line, writer)

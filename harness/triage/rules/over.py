@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from harness.triage import source
-from harness.triage.echoes import MORE_MEMORY, OUT_OF_MEMORY, lost_peer, missed_barrier, name_of
+from harness.triage.echoes import HOST_MEMORY, MORE_MEMORY, OUT_OF_MEMORY, lost_peer, missed_barrier, name_of
 from harness.triage.evidence import ENDED, EndedBy, LogError, Peak, Process
 from harness.triage.graph.subjects import ended, exit_text
 from harness.triage.graph.worlds import same_world
@@ -37,6 +37,14 @@ SILENT = "was ended without a last word"  # as by a signal
 _FIXES = {
     f"({signal.SIGTERM.name})": "sacct -j JOB -o JobID,State%30,End   # who sent SIGTERM: a scheduler, a person, the "
     "program, a limit of time",
+    f"({signal.SIGBUS.name})": "df -h /dev/shm .; dmesg | tail   # a page of a mapped file could not be read",
+    **{
+        f"({number.name})": "PYTHONFAULTHANDLER=1 COMMAND   # prints the Python stack; with ulimit -c unlimited: gdb "
+        "PROGRAM CORE -ex bt"
+        for number in (signal.SIGSEGV, signal.SIGFPE, signal.SIGILL)
+    },
+    " MemoryError": HOST_MEMORY,
+    "_ArrayMemoryError": HOST_MEMORY,  # of NumPy
 }
 BEFORE_END = ("harness triage PID   # of the next run, before you end it",)
 
@@ -435,10 +443,10 @@ def _order(process: Process) -> tuple[int, float]:
 
 def _fix(how: str) -> str:
     """What to do first about an error, by its words as in a log, or about a signal."""
-    in_words = next(
-        (fix for words, fix in _FIXES.items() if words in how), "read the end of its log for the first error"
-    )
-    return next((sign.fix for sign in SIGNS if sign.words in how), in_words)
+    head = how.partition(":")[0]  # the name of an exception; what its message tells of is in SIGNS
+    ends = [fix for words, fix in _FIXES.items() if words in head]
+    signs = [sign.fix for sign in SIGNS if sign.words in how]
+    return [*signs, *ends, "read the end of its log for the first error"][0]
 
 
 def _at_once(process: Process, first: Process) -> bool:

@@ -189,6 +189,13 @@ def test_the_echo_of_a_peer_in_another_log_is_told_below_the_first_death(
     assert any(f"rank {rank} ended with DistBackendError" in line for line in verdict.evidence) is (rank is not None)
 
 
+@pytest.mark.parametrize(("error", "step"), [("MemoryError", "free -h"), ("ValueError: MemoryError", "read the log")])
+def test_what_ran_out_of_host_memory_in_a_log_is_looked_for_there(tmp_path: Path, error: str, step: str) -> None:
+    (tmp_path / "job.log").write_text(raised("[rank1]: ", error))
+    verdict = triage([str(tmp_path / "job.log")])
+    assert verdict.triage is not None and verdict.triage.next[0].startswith(step)
+
+
 def test_equal_echoes_are_one_line(tmp_path: Path) -> None:
     echoes = "".join(raised(f"[rank{rank}]: ", LOST) for rank in (0, 2, 3))
     (tmp_path / "job.log").write_text(raised("[rank1]: ", "ValueError: bad reward") + echoes)

@@ -415,6 +415,32 @@ def test_a_sigterm_that_the_launcher_did_not_send_comes_before_those_that_it_sen
     assert reason.startswith("rank 1 ended with signal 15 (SIGTERM)") is by_launcher
 
 
+@pytest.mark.parametrize(
+    ("died", "words", "step"),
+    [
+        ({"error": "MemoryError:"}, "ended with MemoryError", "free -h"),
+        ({"error": "MemoryError"}, "ended with MemoryError", "free -h"),
+        (
+            {"error": "numpy._core._exceptions._ArrayMemoryError: too much"},
+            "_ArrayMemoryError",
+            "free -h",
+        ),
+        ({"exit_code": -signal.SIGSEGV}, "signal 11 (SIGSEGV)", "PYTHONFAULTHANDLER=1"),
+        ({"exit_code": -signal.SIGFPE}, "signal 8 (SIGFPE)", "PYTHONFAULTHANDLER=1"),
+        ({"exit_code": -signal.SIGBUS}, "signal 7 (SIGBUS)", "df -h /dev/shm"),
+        # The look-alikes: errors of the program, and of a device.
+        ({"error": "ValueError: MemoryError is no answer"}, "ended with ValueError", "read the end of its log"),
+        ({"error": "torch.OutOfMemoryError: CUDA out of memory."}, "OutOfMemoryError", "nvidia-smi"),
+        ({"exit_code": 11}, "exit code 11", "read the end of its log"),
+    ],
+)
+def test_a_death_whose_cause_is_known_has_a_fix_for_it(died: dict[str, Any], words: str, step: str) -> None:
+    dead = dataclasses.replace(ended(1, beat_s=10.0), **died)
+    verdict = triage(evidence(dead, ended(0, beat_s=9.0, error=ECHO, error_s=9.5), source="live", stall_s=0.0))
+    assert verdict.triage is not None and words in verdict.reason and verdict.triage.next[0].startswith(step)
+    assert not verdict.reason.endswith(":")
+
+
 RAISED = "ModuleNotFoundError: No module named 'verl'"
 
 
