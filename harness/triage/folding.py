@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from harness.triage.evidence import Evidence, Frame, Process, Thread
 from harness.triage.places import printed_file, users
@@ -118,15 +118,14 @@ def _joined(groups: list[Pairs], fit_below: Callable[[Thread, Thread], bool]) ->
             for _, second_thread in _variants(second)
         )
 
-    partners = {at: {other for other in range(len(groups)) if other == at or fit(groups[at], groups[other])}
+    partners = {at: {to for to in range(len(groups)) if to == at or fit(groups[at], groups[to])}
                 for at in range(len(groups))}  # fmt: skip
     joined: list[Pairs] = []
-    for at, its in partners.items():
-        together = all(partners[other] == its for other in its)
-        if not together:
+    for at, fitting in partners.items():
+        if any(partners[to] != fitting for to in fitting):
             joined.append(groups[at])
-        elif at == min(its):
-            joined.append([pair for other in sorted(its) for pair in groups[other]])
+        elif at == min(fitting):
+            joined.append([pair for to in sorted(fitting) for pair in groups[to]])
     return joined
 
 
@@ -162,24 +161,25 @@ def _native(thread: Thread) -> list[Frame]:
     return [frame for frame in thread.frames if not frame.file.endswith((".py", ">"))]
 
 
-def _shown(pairs: Pairs) -> list[FoldedFrame]:
+def _frames(pairs: Pairs) -> list[FoldedFrame]:
     """The frames of the spelling that has the most, each Python frame with its longest path and name."""
     variants = [thread for _, thread in _variants(pairs)]
     fullest = max(variants, key=lambda thread: len(thread.frames))
-    named = iter(zip(*map(_python, variants), strict=True))
-    native = sum(bool(_native(thread)) for _, thread in pairs)
+    spellings = iter(zip(*map(_python, variants), strict=True))
+    with_native = sum(bool(_native(thread)) for _, thread in pairs)
     frames = []
     for frame in fullest.frames:
-        spelled, threads = frame, native
-        if frame.file.endswith((".py", ">")):
-            same = next(named)
-            spelled = replace(
-                max(same, key=lambda each: len(printed_file(each.file))),
-                function=max((each.function for each in same), key=len),
-            )
-            threads = len(pairs)
-        frames.append(FoldedFrame(spelled.function, printed_file(spelled.file), spelled.line, users(spelled), threads))
+        if not frame.file.endswith((".py", ">")):
+            frames.append(_frame(frame, frame.function, with_native))
+            continue
+        spelled = next(spellings)
+        longest = max(spelled, key=lambda each: len(printed_file(each.file)))
+        frames.append(_frame(longest, max((each.function for each in spelled), key=len), len(pairs)))
     return frames
+
+
+def _frame(frame: Frame, function: str, threads: int) -> FoldedFrame:
+    return FoldedFrame(function, printed_file(frame.file), frame.line, users(frame), threads)
 
 
 def _folded(pairs: Pairs) -> FoldedStack:
@@ -192,7 +192,7 @@ def _folded(pairs: Pairs) -> FoldedStack:
         thread=_name(thread),
         doing="idle" if doing.idle else NATIVE if doing.kind == "user" and not _python(thread) else doing.kind,
         op=doing.op,
-        frames=_shown(pairs),
+        frames=_frames(pairs),
     )
 
 

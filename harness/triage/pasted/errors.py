@@ -476,7 +476,7 @@ class Errors:
                 stalled_s=float(fields.get("stall") or 0),
             )
         )
-        self.entries += [replace(self.entries[-1], rank=other) for other in further[:MAX_ERRORS] if other is not None]
+        self.entries += [replace(self.entries[-1], rank=rank) for rank in further[:MAX_ERRORS] if rank is not None]
 
     def _whose(self, writer: Name, line: str, sign: Sign, fields: Mapping[str, str | None]) -> Name:
         """Whose error a line tells: whoever it names, else whoever called the traceback, else whoever wrote it."""

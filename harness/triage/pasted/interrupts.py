@@ -35,18 +35,22 @@ class Interrupts:
 
     dumps: dict[tuple[str, Name], Dump] = field(default_factory=dict)
     _file: str = ""
+    _is_there: bool = False  # whether the file has an interrupt
     _names: bool = False  # whether the file names a rank
     _frames: dict[Name, list[Frame]] = field(default_factory=dict)  # writer -> of its open traceback, innermost last
     _ended: set[Name] = field(default_factory=set)  # writers that did no work since they were interrupted
 
-    def begin(self, file: str) -> None:
+    def begin(self, file: str, text: str) -> None:
         """Begin a file."""
+        self._is_there = SIGN in text
         self._file, self._names = file, of_path(file).rank is not None
         self._frames.clear()
         self._ended.clear()
 
     def feed(self, writer: Name, line: str) -> None:
         """Take a line. `writer`: whom its prefix names."""
+        if not self._is_there:
+            return
         if writer.rank is None and not writer.pid and not (self._names and writer is NOBODY):
             return
         words = LOGGED.sub("", line, count=1)

@@ -187,11 +187,9 @@ class Reader:
         )
         if has_errors:
             self.errors.begin(file, pasted.text)
+            self.interrupted.begin(file, pasted.text)
         if has_counters:
             self.log.begin(file)
-        has_interrupts = has_errors and interrupts.SIGN in pasted.text
-        if has_interrupts:
-            self.interrupted.begin(file)
         ended = torchrun.ended_attempts(pasted.text, pasted.lines())
         begin = ended[-1] if ended else 0
         prefix = prefixes.of_text(file, pasted.text)
@@ -223,7 +221,6 @@ class Reader:
                 self.failures.feed(file, number, rest)
             if has_errors:
                 self.errors.feed(number, writer, rest, line)
-            if has_interrupts:
                 self.interrupted.feed(writer, rest)
             if writer is not last_writer or place is not last_place:  # a writer mostly writes several lines
                 last_place, last_writer = place, writer

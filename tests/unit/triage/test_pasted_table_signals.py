@@ -31,9 +31,9 @@ def row(number: int, rank: int, code: int, second: int) -> list[str]:
             "  error_file: <N/A>", f"  traceback : {message}"]  # fmt: skip
 
 
-def table(root: tuple[int, int, int], *others: tuple[int, int, int]) -> list[str]:
+def table(root: tuple[int, int, int], *later: tuple[int, int, int]) -> list[str]:
     """Torchrun's table of (rank, exit code, second)."""
-    rows = [line for number, other in enumerate(others, 1) for line in row(number, *other)]
+    rows = [line for number, failure in enumerate(later, 1) for line in row(number, *failure)]
     return ["=" * 60, "train.py FAILED", "-" * 60, "Failures:", *(rows or ["  <NO_OTHER_FAILURES>"]), "-" * 60,
             "Root Cause (first observed failure):", *row(0, *root), "=" * 60]  # fmt: skip
 
@@ -46,11 +46,11 @@ def judged(folder: Path, *lines: str) -> Verdict:
 
 
 @pytest.mark.parametrize("error", [CLOSED, READ])
-@pytest.mark.parametrize(("other", "second"), [(1, 11), (-15, 10), (-15, 11)])
+@pytest.mark.parametrize(("code", "second"), [(1, 11), (-15, 10), (-15, 11)])
 def test_a_sigterm_that_is_the_root_cause_comes_before_those_that_lost_the_connection(
-    tmp_path: Path, error: str, other: int, second: int
+    tmp_path: Path, error: str, code: int, second: int
 ) -> None:
-    verdict = judged(tmp_path, *raised(0, error), *table((5, -15, 10), (0, other, second)))
+    verdict = judged(tmp_path, *raised(0, error), *table((5, -15, 10), (0, code, second)))
     assert "rank 5 ended with signal 15" in verdict.reason and "rank 0" not in verdict.reason
     assert any(line.startswith("after it rank 0 ended with") for line in verdict.evidence)
 

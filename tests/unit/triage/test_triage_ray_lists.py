@@ -141,7 +141,8 @@ STATES_TABLE = (
     + f"""\
                             ACTOR_ID  CLASS_NAME              STATE                   JOB_ID  NAME      NODE_ID\
 {" " * 54}PID  RAY_NAMESPACE
- 0  0000000000000000000000000000000a  RolloutWorker           ALIVE                 01000000  my 7      {NODE}    812  8f
+ 0  0000000000000000000000000000000a  RolloutWorker           ALIVE                 01000000  my 7      {NODE}\
+    812  8f
  1  0000000000000000000000000000000b  RolloutWorker           PENDING_CREATION      01000000\
 {" " * 77}8f
  2  0000000000000000000000000000000c  Trainer.<locals>.Inner  DEPENDENCIES_UNREADY  01000000  my 7  {" " * 60}  0  8f
