@@ -27,7 +27,7 @@ _ROW = re.compile(
 )
 _SECTION = re.compile(rf"#{_NUMBER}-{_NUMBER} \(([0-9a-f]{{1,16}})\) (INCOMPLETE|ERROR|MISMATCH)")
 _COUNTS = re.compile(r" *Communicator ranks have different (\w{1,40}) operation counts")
-_SHARE = re.compile(rf" *(?:{_NUMBER} ranks|Rank {_NUMBER}) (?:ha(?:ve|s) )?"
+_SHARE = re.compile(rf" *(?:{_NUMBER} ranks?|Rank {_NUMBER}) (?:ha(?:ve|s) )?"
                     rf"(?:launched up to operation {_NUMBER}|(not launched any) operations|status (\w{{1,20}})"
                     r"|reported ([\w ]{1,60}?))(?: -- (.{1,300}))?")  # fmt: skip
 _MEMBER = re.compile(rf" *Rank {_NUMBER} -- (.{{1,300}})")

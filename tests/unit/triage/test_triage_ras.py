@@ -204,6 +204,12 @@ def test_an_answer_with_all_its_details_lacks_none(text: str) -> None:
     assert ras.of_text(text).lacks == ()
 
 
+def test_a_share_of_one_rank_that_is_listed_below_it_is_read(tmp_path: Path) -> None:
+    listed = "  1 rank has launched up to operation 19\n  Rank 1 -- GPU 1 managed by process 812 on node 10.0.0.2\n"
+    text = MISMATCH + SECTION.format("MISMATCH") + DIFFER + "  3 ranks have launched up to operation 20\n" + listed
+    assert "rank 1 (pid 812 on 10.0.0.2) has launched 19" in judged(tmp_path, text).reason
+
+
 def test_ranks_whose_counts_are_not_in_the_text_are_counted(tmp_path: Path) -> None:
     text = MISMATCH + LAG.replace("3 ranks", "2 ranks")
     [lack] = ras.of_text(text).lacks
