@@ -70,7 +70,8 @@ def _print(page: Page, stack: FoldedStack, folded: Folded) -> None:
     doing = stack.doing + (f": {_clean(stack.op)}" if stack.op and stack.op != stack.doing else "")
     page.prose(Text.assemble((who, "bold"), f"   {count}, {doing}"))
     for frame in stack.frames:
-        line = _clean(f"{frame.function} ({frame.file}:{frame.line})")
+        partly = f", in {frame.threads} of {stack.threads}" if frame.threads < stack.threads else ""
+        line = _clean(f"{frame.function} ({frame.file}:{frame.line}){partly}")
         page.line(Text.assemble("  > " if frame.user else "    ", (line, "bold" if frame.user else "dim")))
     page.line()
 

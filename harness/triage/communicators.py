@@ -72,6 +72,22 @@ class Communicator:
 
 
 @dataclass(frozen=True)
+class Lack:
+    """Details that RAS's text says there are, and that were not read of it.
+
+    communicator: or the group of communicators, where no more is known.
+    kind: MISMATCH, INCOMPLETE or ERROR.
+    operation: whose counts differ, if that is known.
+    ranks: of how many there is no detail; 0 where the details of all are lacking.
+    """
+
+    communicator: str
+    kind: str
+    operation: str = ""
+    ranks: int = 0
+
+
+@dataclass(frozen=True)
 class Status:
     """One answer of RAS.
 
@@ -79,6 +95,7 @@ class Status:
     uneven: those whose ranks do not agree or do not answer.
     dead, silent: processes, as (host, pid), that RAS considers dead, or that did not answer it this time.
     cut: why the answer is not complete; empty if it is.
+    lacks: what is not read of it.
     """
 
     communicators: int
@@ -86,6 +103,7 @@ class Status:
     dead: frozenset[tuple[str, int]] = frozenset()
     silent: frozenset[tuple[str, int]] = frozenset()
     cut: str = ""
+    lacks: tuple[Lack, ...] = ()
 
 
 class _State(msgspec.Struct):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 MORE_MEMORY = "ask for more memory, or hold less"
+HOST_MEMORY = "free -h; ulimit -v; cat /sys/fs/cgroup/memory.max   # which limit it met"
 OUT_OF_MEMORY = "dmesg | grep -i oom   # on its host; SIGKILL is how the kernel ends a process when memory runs out"
 # What the death or the silence of a peer looks like in the error of a victim: never a first error.
 _ECHO = re.compile(
@@ -30,7 +31,8 @@ def name_of(error: str) -> str:
     more lines, which torch fills with the exceptions behind it."""
     lines = error.strip().splitlines()
     head = max((at for at, line in enumerate(lines) if line.startswith("Traceback ")), default=-1)
-    return next((line for line in lines[head + 1 :] if line and not line[0].isspace()), lines[-1])
+    name = next((line for line in lines[head + 1 :] if line and not line[0].isspace()), lines[-1])
+    return name.rstrip(": ")  # of an exception without a message
 
 
 def missed_barrier(error: str) -> list[int]:

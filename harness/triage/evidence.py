@@ -305,6 +305,8 @@ class Process:
     world_size: Ranks | None = None
     age_s: Number = 0.0  # seconds since it was started
     exit_code: int | None = None  # of a process that has ended, if known
+    first_by_launcher: bool = False  # its launcher found it dead before it ended the others
+    ended_at: tuple[int, int, Number] | None = None  # month, day and seconds of its end, as its launcher's table has it
     error: str = ""  # its first error: an actor's death cause, the tail of a traceback
     error_age_s: Number | None = None
     samples: tuple[Sample, ...] = ()
@@ -629,7 +631,7 @@ class Peak:
 
     peak_bytes: resident, as the kernel counts them (VmHWM); memory that several share counts in each of them.
     killed: whether the kernel's log says that it killed the process for memory.
-    rank, exit_code: as its launcher's table has them.
+    rank, exit_code, first_by_launcher: as its launcher's table has them.
     """
 
     host: str
@@ -639,6 +641,7 @@ class Peak:
     killed: bool = False
     exit_code: int | None = None
     rank: Ranks | None = None
+    first_by_launcher: bool = False
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def read(directory: Path) -> tuple[Peak, ...]:
             Peak(
                 host=str(row["host"]), pid=int(row["pid"]), name=str(row["name"]), peak_bytes=int(row["peak_bytes"]),
                 killed=bool(row["killed"]), exit_code=None if row["exit_code"] is None else int(row["exit_code"]),
-                rank=limits.rank(str(row.get("rank"))),
+                rank=limits.rank(str(row.get("rank"))), first_by_launcher=row.get("first_by_launcher") is True,
             )
             for row in rows
         )  # fmt: skip
@@ -103,7 +103,7 @@ def added(evidence: Evidence, directory: Path, beat_file: BinaryIO | None = None
     processes = [_ended(process, by_key.get(process.key)) for process in evidence.processes]
     processes += [
         Process(host=peak.host, pid=peak.pid, ppid=-1, command=peak.name, exit_code=peak.exit_code, rank=peak.rank,
-                samples=(Sample(0.0, "gone"),))
+                first_by_launcher=peak.first_by_launcher, samples=(Sample(0.0, "gone"),))
         for key, peak in by_key.items() if (peak.killed or peak.rank is not None) and key not in keys
     ]  # fmt: skip
     return with_end_of_command(replace(evidence, processes=tuple(processes), peaks=peaks), directory, beat_file)
@@ -113,4 +113,5 @@ def _ended(process: Process, peak: Peak | None) -> Process:
     is_gone = process.samples and process.samples[-1].state == "gone"
     if peak is None or peak.exit_code is None or process.exit_code is not None or not is_gone:
         return process
-    return replace(process, exit_code=peak.exit_code, rank=peak.rank if process.rank is None else process.rank)
+    rank = peak.rank if process.rank is None else process.rank
+    return replace(process, exit_code=peak.exit_code, rank=rank, first_by_launcher=peak.first_by_launcher)

@@ -68,6 +68,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
     _refuse_unread(reader, words)
     if not reader.has_read and not reader.ends:
         return None
+    reader.take_interrupted()
     earlier_errors = reader.keep_last_incident()
     dumps = reader.log.dumps()
     counted_alone = bool(dumps) and not reader.recorded

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from harness.triage.collect import redact
-from harness.triage.echoes import MORE_MEMORY, OUT_OF_MEMORY, is_echo
+from harness.triage.echoes import HOST_MEMORY, MORE_MEMORY, OUT_OF_MEMORY, is_echo
 from harness.triage.evidence import LogError
 from harness.triage.pasted.memory_errors import FRAME, Place, holders, phase_of
-from harness.triage.pasted.naming import NOBODY, Name, of_path
+from harness.triage.pasted.naming import NOBODY, Name, of_path, split
 from harness.triage.pasted.text import MAX_TEXT, cut
 from probes import limits
 from probes.limits import RANKS
@@ -57,14 +57,15 @@ class Sign:
 
     words: what the line contains.
     pattern: what it matches; its groups `pid`, `rank`, `host` and `role` name the process that failed, `detail` adds to
-        what happened, and `stall` is for how many seconds the process had stood still. `missing` is the rank of another
-        process than the one that writes, which then has an error of its own.
+        what happened, and `stall` is for how many seconds the process had stood still. `missing` are the ranks of other
+        processes than the one that writes, which then has an error of its own.
     what: what happened, as the verb of a sentence.
     fix: what to do first.
     kind: whose words the line is.
     of_pod: whether it is of the pod that a line of `kubectl describe` names above it.
     of_memory: whether the phase of its traceback and what each process held are told.
     while_waiting: whether it is written during a wait, which is over once its process does work again.
+    of_kernel: whether the kernel writes it, to a log that may have the host and the time before it.
     """
 
     words: str
@@ -75,6 +76,7 @@ class Sign:
     of_pod: bool = False
     of_memory: bool = False
     while_waiting: bool = False
+    of_kernel: bool = False
 
     @property
     def echo(self) -> bool:
@@ -95,7 +97,6 @@ DEFUNCT = "<defunct>"  # in a list of processes, whose order says nothing
 _EXACT = "CUDA_LAUNCH_BLOCKING=1 COMMAND   # the line that it names is exact then"
 _SIGNAL = "gdb PROGRAM CORE -ex bt   # where it was in C"
 _SYSTEM_ERROR = r"(?:\[Errno \d|[Ee]rror|[Ff]ailed).{0,200}%s(?! [a-z])|(?:^|: )%s(?=\W{0,3}(?:$|: ))"
-_HOST_MEMORY = "free -h; ulimit -v; cat /sys/fs/cgroup/memory.max   # which limit it met"
 _CUDA_MEMORY = (
     "nvidia-smi --query-compute-apps=pid,used_memory --format=csv   # who holds it: an engine that did not sleep?"
 )
@@ -121,7 +122,7 @@ SIGNS = (
     Sign("NPU out of memory", "ran out of NPU memory", "npu-smi info   # who holds it", of_memory=True),
     Sign(
         "ut of memory: Killed process", "was killed by the kernel for memory", MORE_MEMORY,
-        re.compile(r"Killed process (?P<pid>\d{1,10})"),
+        re.compile(r"Killed process (?P<pid>\d{1,10})"), of_kernel=True,
     ),
     Sign("oom_kill event", "was killed for memory by its cgroup's limit", MORE_MEMORY),
     Sign("oom-kill event", "was killed for memory by its cgroup's limit", MORE_MEMORY),
@@ -129,7 +130,7 @@ SIGNS = (
          "ray memory   # what holds it; RAY_memory_usage_threshold moves Ray's limit"),
     Sign("NVRM: Xid", "met a GPU error (Xid)",
          "nvidia-smi -q   # and look the number up in NVIDIA's list of Xid errors",
-         re.compile(r"NVRM: Xid \([^)]*\): \d+(?:, pid=(?P<pid>\d{1,10}))?")),
+         re.compile(r"NVRM: Xid \([^)]*\): \d+(?:, pid=(?P<pid>\d{1,10}))?"), of_kernel=True),
     Sign("oom_kill ", "was killed for memory by its cgroup's limit", "ask for more memory, or hold less",
          re.compile(r"^oom_kill (?P<detail>[1-9]\d{0,8})$")),  # a line of memory.events
     Sign("OOMKilled", "was killed for memory by its container's limit (OOMKilled)",
@@ -176,10 +177,10 @@ SIGNS = (
          re.compile(_OF_NCCL + r"Error while attaching to shared memory segment (?P<detail>.{1,80})")),
     Sign("NCCL WARN Call to ", "had a system call of NCCL fail", kind=Kind.MIXED,
          pattern=re.compile(_OF_NCCL + r"Call to (?P<detail>\w{1,40} .{0,40}failed.{0,80})")),
-    Sign("DefaultCPUAllocator: ", "could not allocate host memory", _HOST_MEMORY,
+    Sign("DefaultCPUAllocator: ", "could not allocate host memory", HOST_MEMORY,
          re.compile(r"DefaultCPUAllocator: (?:can't allocate|not enough) memory(?:: (?P<detail>you tried to allocate "
                     r"\d{1,20} bytes))?"), of_memory=True),
-    Sign("Cannot allocate memory", "could not allocate host memory", _HOST_MEMORY,
+    Sign("Cannot allocate memory", "could not allocate host memory", HOST_MEMORY,
          re.compile(_SYSTEM_ERROR % (("Cannot allocate memory",) * 2)), of_memory=True),
     Sign("Too many open files", "has too many open files", "ulimit -n 65536 && COMMAND   # ls -l /proc/PID/fd: which",
          re.compile(_SYSTEM_ERROR % (("Too many open files",) * 2))),
@@ -189,6 +190,14 @@ SIGNS = (
     Sign("CUDA error: ", "met a CUDA error", _EXACT, re.compile(r"CUDA error: (?P<detail>.{1,80})")),
     Sign("Node failure on ", "failed, as Slurm says", "sinfo -R; scontrol show node NODE   # why",
          re.compile(r"error: (?P<role>Node) failure on (?P<host>[\w.,\[\]-]{1,200})")),
+    # Before the words of a signal alone: it names the node and the task. A hangup or a SIGTERM may be of Slurm itself.
+    Sign(": Out Of Memory", "was killed for memory, as Slurm says", MORE_MEMORY, kind=Kind.REPORT,
+         pattern=re.compile(_OF_SRUN + "Out Of Memory")),
+    Sign("srun: error: ", "failed, as Slurm says", _SIGNAL, re.compile(
+         _OF_SRUN + "(?P<detail>Segmentation fault|Floating point exception|Illegal instruction)"),
+         Kind.REPORT),
+    Sign("srun: error: ", "failed, as Slurm says", kind=Kind.REPORT, pattern=re.compile(
+         _OF_SRUN + r"(?P<detail>Exited with exit code [1-9]\d{0,2}|Killed|Aborted|Bus error)")),
     Sign("Segmentation fault", "ended with a segmentation fault", _SIGNAL),
     Sign("Fatal Python error: Bus error", "ended with a bus error (SIGBUS)",
          "df -h /dev/shm .; dmesg | tail   # a page of a mapped file could not be read"),
@@ -267,7 +276,7 @@ SIGNS = (
          re.compile(r"(?P<detail>\d{1,7}/\d{1,7}) clients joined"), Kind.ECHO),
     Sign("failed to pass monitoredBarrier", "missed a monitored barrier",
          "harness triage PID   # of that rank, while it stands",
-         re.compile(r"Rank (?P<missing>\d{1,7}) failed to pass monitoredBarrier")),
+         re.compile(r"Ranks? (?P<missing>\d{1,7}(?:, \d{1,7}){0,9999}) failed to pass monitoredBarrier")),
     Sign(" monitoredBarrier", "waited in vain at a monitored barrier", kind=Kind.ECHO,
          pattern=re.compile("(?:pass|reached) monitoredBarrier")),
     Sign("The wait execution of the Notify register times out", "waited in vain for a notification of HCCL",
@@ -275,10 +284,6 @@ SIGNS = (
     Sign("NCCL WARN socket", "could not reach a peer over TCP",
          "ip -br addr   # then NCCL_SOCKET_IFNAME=NAME, the same network on every node",
          re.compile(_OF_NCCL + r"socket\w{1,40}: (?P<detail>\w{1,20} (?:to|from) .{1,80})"), Kind.ECHO),
-    Sign(": Out Of Memory", "was killed for memory, as Slurm says", MORE_MEMORY, kind=Kind.REPORT,
-         pattern=re.compile(_OF_SRUN + "Out Of Memory")),
-    Sign("srun: error: ", "failed, as Slurm says", kind=Kind.REPORT, pattern=re.compile(
-         _OF_SRUN + r"(?P<detail>Exited with exit code [1-9]\d{0,2}|Killed|Aborted|Bus error|Segmentation fault)")),
     # The command line before it is that of the last rank that was started, not of the one that failed.
     Sign("exits with return code = ", "was found dead by DeepSpeed's launcher", kind=Kind.REPORT,
          pattern=re.compile(r"launch\.py.{1,4000}exits with (?P<detail>return code = -?[1-9]\d{0,2})")),
@@ -297,7 +302,7 @@ PLACES = {
 WATCHDOG = "Watchdog caught collective operation timeout"
 TRACEBACK = "Traceback (most recent call last):"
 # The prefix that torch's own hook for exceptions writes.
-_OF_TORCH = re.compile(r".{0,100}\[rank\d{1,7}\]:")
+_OF_TORCH = re.compile(r".{0,100}(?=\[rank\d{1,7}\]:)")
 WORDS = (*(sign.words for sign in SIGNS), TRACEBACK, "Error: ")
 # What vLLM, SGLang and Python's logging print before a line.
 LOGGED = re.compile(
@@ -313,6 +318,12 @@ _RAY_TASK = re.compile(
 _STAMP = re.compile(
     r"(?:\d{4}-(\d\d)-(\d\d)[ T_]|\b(\d\d)-(\d\d) |\[?[IWEF](\d{1,2})(\d\d) )(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)"
 )
+# What syslog and journald write before a line of the kernel, and what `dmesg -T` does.
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+_TIME = r"(?P<hours>\d\d):(?P<minutes>\d\d):(?P<seconds>\d\d(?:\.\d{1,9})?)"
+_NAMED_DAY = rf"(?P<month>{'|'.join(_MONTHS)}) {{1,2}}(?P<day>\d{{1,2}}) {_TIME}"
+_KERNEL_LOG = re.compile(rf"(?:{_NAMED_DAY}|\d{{4}}-\d\d-\d\dT\S{{8,25}}) (?P<host>[A-Za-z0-9][\w.-]{{0,100}}) kernel:")
+_DMESG = re.compile(rf"\[[A-Z][a-z]{{2}} {_NAMED_DAY} \d{{4}}\]")
 _STAMP_WITHIN = 60  # characters at the beginning of a line
 # The message of Ray's memory monitor: whom it killed, on the line after the error, then who held the memory.
 _VICTIM = re.compile(
@@ -385,11 +396,14 @@ class Errors:
         self._take_names(writer, line)
         if self._took_memory_of_ray(writer, line):
             return
-        may_raise = traced or (self._headless and _OF_TORCH.match(whole) is not None)
+        of_torch = _OF_TORCH.match(whole) if self._headless else None
+        may_raise = traced or of_torch is not None
         if sign := self._took_sign(number, writer, line):
             if "missing" not in sign.pattern.groupindex:
                 return
             may_raise = traced
+        if of_torch and not traced and writer.rank is None:  # a logger's prefix stands before that of torch
+            writer, line = split(whole[of_torch.end() :])
         self._take_line(number, writer, line, may_raise=may_raise, traced=traced)
 
     def _take_line(self, number: int, writer: Name, line: str, *, may_raise: bool, traced: bool) -> None:
@@ -405,7 +419,8 @@ class Errors:
             self._tracebacks[writer] = Name(None, task["host"], int(task["pid"]), task["role"])
         elif may_raise and words and not indented and (raised := _exception(words.strip(), below_frames)):
             kind = Kind.ECHO if is_echo(words) or _BARE_END.fullmatch(words.strip()) else Kind.OWN
-            sign = Sign("", f"ended with {raised['type'].rpartition('.')[2]}", kind=kind)
+            name = raised["type"].rpartition(".")[2]
+            sign = Sign("", f"ended with {name}", HOST_MEMORY if name == MemoryError.__name__ else READ_ON, kind=kind)
             self._add(number, writer, words, sign, raised)
         elif not traced and words.strip() and not indented and not _NO_WORK.match(words):
             by = scheduler(line, writer)
@@ -443,6 +458,8 @@ class Errors:
         echo = sign.echo or (sign.kind is Kind.MIXED and is_echo(what)) or (sign.kind is Kind.REPORT and self._echoed)
         self._echoed |= echo and not sign.while_waiting
         rank = name.rank if fields.get("rank") is None else limits.rank(fields["rank"])
+        kernel_host, kernel_stamp = _of_kernel(line) if sign.of_kernel else ("", None)
+        further = [limits.rank(number) for number in (fields.get("missing") or "").split(", ")[1:]]
         self.entries.append(
             LogError(
                 file=self._file,
@@ -450,20 +467,21 @@ class Errors:
                 what=redact.text(cut(what, MAX_TEXT)),
                 text=redact.text(cut(line.strip(), MAX_TEXT)),
                 rank=rank if rank is None or rank <= RANKS else None,
-                host=fields.get("host") or name.host,
+                host=fields.get("host") or kernel_host or name.host,
                 pid=name.pid if fields.get("pid") is None else int(fields["pid"] or 0),
                 role=fields.get("role") or (self._pod if sign.of_pod else "") or name.role,
                 fix=sign.fix,
                 echo=echo,
-                at=self._stamps.get(writer),
+                at=kernel_stamp or self._stamps.get(writer),
                 stalled_s=float(fields.get("stall") or 0),
             )
         )
+        self.entries += [replace(self.entries[-1], rank=rank) for rank in further[:MAX_ERRORS] if rank is not None]
 
     def _whose(self, writer: Name, line: str, sign: Sign, fields: Mapping[str, str | None]) -> Name:
         """Whose error a line tells: whoever it names, else whoever called the traceback, else whoever wrote it."""
         if missing := fields.get("missing"):
-            name = Name(limits.rank(missing))
+            name = Name(limits.rank(missing.split(", ")[0]))
         else:
             name = self._tracebacks.pop(writer, writer)
         # What Slurm says stands under the label of a task that is not meant.
@@ -542,6 +560,18 @@ def scheduler(line: str, writer: Name) -> Name:
 def may_be_of_another_job(error: LogError) -> bool:
     """Whether the kernel killed a program of another name than a job's processes have: a machine has other programs."""
     return error.rank is None and not error.role and _OTHER_TASK.search(error.text) is not None
+
+
+def _of_kernel(line: str) -> tuple[str, tuple[int, int, float] | None]:
+    """The host and the time that stand before a line of the kernel; empty and None if they do not."""
+    if match := _KERNEL_LOG.search(line) or _DMESG.search(line):
+        fields = match.groupdict()
+        host = fields.get("host") or ""
+        if not fields["month"]:
+            return host, stamp_of(line[match.start() :])
+        clock = int(fields["hours"]) * 3600 + int(fields["minutes"]) * 60 + float(fields["seconds"])
+        return host, (_MONTHS.index(fields["month"]) + 1, int(fields["day"]), clock)
+    return "", None
 
 
 def stamp_of(line: str) -> tuple[int, int, float] | None:

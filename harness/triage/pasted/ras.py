@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.triage.communicators import MAX_PID, Communicator, Member, Share, Status, of_json
+from harness.triage.communicators import MAX_PID, Communicator, Lack, Member, Share, Status, of_json
 from harness.triage.pasted.text import HEAD
 from probes.limits import RANKS, WHOLE
 
@@ -23,11 +23,11 @@ MAX_NOTE = 200  # characters of an error
 CUT = "the answer of NCCL RAS is cut short: counts, and who does not answer, may be in what is missing"
 _NUMBER = r"(\d{1,19})"
 _ROW = re.compile(
-    rf" *{_NUMBER} +{_NUMBER} +\d{{1,19}} +[\d-]{{1,40}} +{_NUMBER} +\d{{1,19}} +[A-Z]{{2,20}} +[A-Z,]{{2,60}} *"
+    rf" *{_NUMBER} +{_NUMBER} +\d{{1,19}} +[\d-]{{1,40}} +{_NUMBER} +\d{{1,19}} +[A-Z]{{2,20}} +([A-Z,]{{2,60}}) *"
 )
 _SECTION = re.compile(rf"#{_NUMBER}-{_NUMBER} \(([0-9a-f]{{1,16}})\) (INCOMPLETE|ERROR|MISMATCH)")
 _COUNTS = re.compile(r" *Communicator ranks have different (\w{1,40}) operation counts")
-_SHARE = re.compile(rf" *(?:{_NUMBER} ranks|Rank {_NUMBER}) (?:ha(?:ve|s) )?"
+_SHARE = re.compile(rf" *(?:{_NUMBER} ranks?|Rank {_NUMBER}) (?:ha(?:ve|s) )?"
                     rf"(?:launched up to operation {_NUMBER}|(not launched any) operations|status (\w{{1,20}})"
                     r"|reported ([\w ]{1,60}?))(?: -- (.{1,300}))?")  # fmt: skip
 _MEMBER = re.compile(rf" *Rank {_NUMBER} -- (.{{1,300}})")
@@ -97,6 +97,18 @@ class _Open:
     errors: list[_OpenShare] = field(default_factory=list)
     silent: list[Member] = field(default_factory=list)
     shares: list[_OpenShare] | None = None  # that the next lines belong to
+    kinds: set[str] = field(default_factory=set)  # of its sections: MISMATCH, INCOMPLETE, ERROR
+
+    def lacks(self) -> Iterator[Lack]:
+        """Which details its sections announce without having them. Values that differ are two at least."""
+        for operation, shares in self.counts.items():
+            unlisted = self.size - len(self.silent) - sum(share.size for share in shares)
+            if len(shares) < 2 or unlisted > 0:
+                yield Lack(self.name, "MISMATCH", operation, max(unlisted, 0) if len(shares) > 1 else 0)
+        read = {"MISMATCH": self.counts or self.states, "INCOMPLETE": self.silent or self.states, "ERROR": self.errors}
+        for kind in sorted(self.kinds):
+            if not read[kind]:
+                yield Lack(self.name, kind)
 
     def closed(self) -> Communicator:
         """The communicator, when its last line was read."""
@@ -121,6 +133,8 @@ def of_text(text: str) -> Status:
 @dataclass
 class _Reader:
     groups: dict[int, tuple[int, int]] = field(default_factory=dict)  # number -> (communicators, ranks in each)
+    troubles: dict[int, str] = field(default_factory=dict)  # number -> what its row says is wrong
+    explained: set[int] = field(default_factory=set)  # numbers of groups that have a section
     open: dict[str, _Open] = field(default_factory=dict)
     communicator: _Open | None = None
     heading: str = ""
@@ -131,10 +145,14 @@ class _Reader:
         """Take the next line."""
         if row := _ROW.fullmatch(line):
             self.groups[_bounded(row[1], WHOLE)] = _bounded(row[2], WHOLE), _bounded(row[3], RANKS)
+            if row[4] != "OK":
+                self.troubles[int(row[1])] = row[4]
         elif section := _SECTION.fullmatch(line):
             size = self.groups.get(int(section[1]), (0, 0))[1]
             self.communicator = self.open.setdefault(section[3], _Open(section[3], size))
             self.communicator.shares = None
+            self.communicator.kinds.add(section[4])
+            self.explained.add(int(section[1]))
         elif heading := _HEADINGS.fullmatch(line):
             self.heading = heading[0]
             self.headings.add(self.heading)
@@ -152,7 +170,16 @@ class _Reader:
             dead,
             frozenset(self.processes.get("INCOMPLETE", ())) - dead,
             cut="" if self.headings & {"Warnings", "No communicator data collected!"} else CUT,
+            lacks=tuple(self._lacks()),
         )
+
+    def _lacks(self) -> Iterator[Lack]:
+        """What the rows and the sections say is there, and is not."""
+        for communicator in self.open.values():
+            yield from communicator.lacks()
+        for number, kind in self.troubles.items():
+            if number not in self.explained:
+                yield Lack(f"group {number}", kind)
 
 
 def _feed(communicator: _Open, line: str) -> None:

@@ -33,9 +33,11 @@ _ITEM = re.compile(r"-   (\w{1,40}): (.{0,1000})")  # yaml.dump with an indentat
 _KEY = re.compile(r"    (\w{1,40}): (.{0,1000})")
 _RESOURCES = "    required_resources:"  # the amounts are below it, indented once more
 _AMOUNT = re.compile(r"        ([\w:./-]{1,100}): (\d{1,15}(?:\.\d{1,15})?)")
-_ACTOR = re.compile(
-    r" *\d{1,7} +([0-9a-f]{32}) +(\S.{0,200}?) +([A-Z_]{4,40}) +[0-9a-f]{8}\b(?:.{0,300}? (\d{1,10})(?: |$))?"
-)
+# Ids have 32 digits, if nobody shortened them.
+_ACTOR_STATE = "ALIVE|DEAD|DEPENDENCIES_UNREADY|PENDING_CREATION|RESTARTING"  # of Ray's custom_types
+_ACTOR = re.compile(rf" *\d{{1,7}} +([0-9a-f]{{8,32}}) +(\S.{{0,200}}?) +({_ACTOR_STATE}) +[0-9a-f]{{8}}\b")
+# Its node and its pid, behind a name that may be of any words. Without a node it has no pid, or 0.
+_ACTOR_PLACE = re.compile(r"  ([0-9a-f]{4,56}) +([1-9]\d{0,9})(?: |$)")
 _TASK = re.compile(
     r" *\d{1,7} +([0-9a-f]{48}) +\d{1,7} +(\S.{0,200}?) +([A-Z_]{3,60}) +[0-9a-f]{8}\b"
     r"(?: +(?P<actor>[0-9a-f]{32}))?(?: +(?P<type>[A-Z_]{8,30})\b)?"
@@ -161,8 +163,9 @@ def _of_text(text: str, demands: dict[str, RayDemand]) -> Iterator[_Row]:
             yield _Row(task[3], task_id=task[1], name=task[2], actor_id=task["actor"], type=task["type"],
                        node_id=node, worker_pid=pid)  # fmt: skip
         elif actor := _ACTOR.match(line):
-            node, _ = _place(line[actor.end(3) :])
-            yield _Row(actor[3], actor_id=actor[1], class_name=actor[2], pid=_pid(actor[4] or ""), node_id=node)
+            place = _ACTOR_PLACE.search(line, actor.end())
+            node, pid = (place[1], _pid(place[2])) if place else (None, None)
+            yield _Row(actor[3], actor_id=actor[1], class_name=actor[2], pid=pid, node_id=node)
         elif group := _GROUP.fullmatch(line):
             yield _Row(group[3], placement_group_id=group[1], name=group[2])
         elif (demand := _DEMAND.fullmatch(line)) and len(demands) < MAX_DEMANDS:

@@ -18,6 +18,7 @@ from harness.triage.evidence import UNREAD, LogEnd, LogError, LogPhase, Recorder
 from harness.triage.pasted import (
     errors,
     fr_trace,
+    interrupts,
     kernel_stacks,
     last_lines,
     naming,
@@ -51,6 +52,7 @@ _SIGNS = (
     *watchdog.WORDS,
     *errors.WORDS,
 )  # each text that is read has one of these
+INTERRUPTED = "the stacks are those of the KeyboardInterrupt that ended each rank, as by Ctrl-C: one look"
 _LIST = re.compile(r"\s*\[\s*[\[{\]]")
 _FILE = re.compile(r"==> (.{1,500}) <==")  # what `tail` and `head` print before each of several files
 
@@ -70,6 +72,7 @@ class Reader:
 
     looks: the stacks. log: counters of recorders. failures: torchrun's tables. errors: lines that end a process.
     recorded: flight recorder dumps, name -> path. answers: of NCCL RAS, by file. lists: of Ray's command line.
+    interrupted: where ranks stood at Ctrl-C.
     ends: the last lines of texts without stacks. phases: their progress bars. own_answers: of the harness, title and
     reason by file. in_kernel: pid -> kernel function in which it sleeps. hosts: rank -> hosts that prefixes of its
     lines name. nccl_ranks: of the processes in NCCL's communicators. notes: what was not read.
@@ -79,6 +82,7 @@ class Reader:
     log: watchdog.Watchdog = field(default_factory=watchdog.Watchdog)
     failures: torchrun.Failures = field(default_factory=torchrun.Failures)
     errors: errors.Errors = field(default_factory=errors.Errors)
+    interrupted: interrupts.Interrupts = field(default_factory=interrupts.Interrupts)
     recorded: dict[str, str] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
     lists: ray.Lists = field(default_factory=ray.Lists)
@@ -156,9 +160,18 @@ class Reader:
         ]
         return earlier
 
+    def take_interrupted(self) -> None:
+        """Take where ranks stood at Ctrl-C for stacks, if nothing better is known of any rank."""
+        dumps = self.interrupted.dumps
+        if not dumps or self.looks or self.failures.rows or self.log.entries:
+            return
+        self.looks = [Look(dump, writer, file) for (file, writer), dump in dumps.items()]
+        self.notes.append(INTERRUPTED)
+
     def _counts(self) -> tuple[int, ...]:
         logged = self.log.entries + len(self.log.unranked), len(self.failures.rows), len(self.errors.entries)
-        return len(self.looks), *logged, len(self.answers), self.lists.texts, len(self.in_kernel), len(self.findings)
+        looks = len(self.looks), len(self.interrupted.dumps)
+        return *looks, *logged, len(self.answers), self.lists.texts, len(self.in_kernel), len(self.findings)
 
     def _sort(self, file: str, pasted: Pasted) -> None:
         if not any(map(pasted.text.__contains__, _SIGNS)):
@@ -174,6 +187,7 @@ class Reader:
         )
         if has_errors:
             self.errors.begin(file, pasted.text)
+            self.interrupted.begin(file, pasted.text)
         if has_counters:
             self.log.begin(file)
         ended = torchrun.ended_attempts(pasted.text, pasted.lines())
@@ -207,6 +221,7 @@ class Reader:
                 self.failures.feed(file, number, rest)
             if has_errors:
                 self.errors.feed(number, writer, rest, line)
+                self.interrupted.feed(writer, rest)
             if writer is not last_writer or place is not last_place:  # a writer mostly writes several lines
                 last_place, last_writer = place, writer
                 parser = parsers.get((place, writer))

@@ -22,12 +22,15 @@ from probes.limits import RANKS
 SIGN = "Root Cause (first observed failure)"
 ENDING = "exitcode"  # a field without which no failure is read
 MAX_FAILURES = 20_000  # of all tables
+NOWHERE = "/"  # no file
 MAX_MESSAGE = 2_000  # characters of the last line of a traceback
 _BEGIN = re.compile(r"\[\d{1,7}\]:")
 _FIELD = re.compile(r"(time|host|rank|exitcode|error_file|traceback) *: (.*)")
 _BORDER = re.compile(r"[=-]{20,}")
 _RANK = re.compile(r"(\d{1,7}) \(local_rank: \d+\)")
 _EXIT = re.compile(r"(-?\d{1,5}) *\(pid: (\d{1,10})\)")
+_OTHERS = "Failures:"  # heads those that came after the first
+_SENDS = re.compile(r"Sending process (\d{1,10}) closing signal")  # to those that still live after the first failure
 # What stands in place of an error that was not recorded.
 _NOTHING = ("<N/A>", "To enable traceback see", "Signal ")
 
@@ -78,19 +81,26 @@ def _restarts(lines: Iterable[str]) -> list[int]:
 
 @dataclass
 class Failures:
-    """Takes the lines of one writer, in order. `rows`: the fields of each failed rank; `close` completes the last."""
+    """Takes the lines of one writer, in order. `rows`: the fields of each failed rank; `close` completes the last.
+
+    A row has `first` if torchrun names it as the first failure, and `unsent` if torchrun, which logs whom it ends, sent
+    it no signal.
+    """
 
     rows: list[dict[str, str]] = field(default_factory=list)
     _row: dict[str, str] | None = None
+    _root_in: str = NOWHERE  # the file in whose table the row of the first failure follows
+    _has_agent: bool = False  # whether the log has what torchrun's agent says of an attempt
+    _sent: set[str] = field(default_factory=set)  # pids to which torchrun sent a signal
 
     def feed(self, file: str, number: int, line: str) -> None:
         """Take the next line. `number`: from 1 in its file."""
         words = line.strip()
         if _BEGIN.fullmatch(words):
             self.close()
-            self._row = {"file": file, "line": str(number)}
-        elif self._row is None or not words:
-            return
+            self._row = {"file": file, "line": str(number)} | ({"first": SIGN} if self._root_in == file else {})
+        elif self._row is None or not words or words.startswith(SIGN):
+            self._take_heading(file, words)
         elif _BORDER.fullmatch(words):
             self.close()
         elif (pair := _FIELD.match(words)) and "traceback" not in self._row:
@@ -101,8 +111,21 @@ class Failures:
     def close(self) -> None:
         """End one failure."""
         if self._row and "rank" in self._row and len(self.rows) < MAX_FAILURES:
+            ending = _EXIT.match(self._row.get(ENDING, ""))
+            if self._has_agent and ending and ending[2] not in self._sent:
+                self._row["unsent"] = ATTEMPT_FAILED
             self.rows.append(self._row)
         self._row = None
+
+    def _take_heading(self, file: str, words: str) -> None:
+        """Take a line beside the rows: whose rows follow, and whom torchrun ended."""
+        if words.startswith((SIGN, _OTHERS)):
+            self.close()
+            self._root_in = file if words.startswith(SIGN) else NOWHERE
+        elif sends := _SENDS.search(words):
+            self._sent.add(sends[1])
+        elif ATTEMPT_FAILED in words:
+            self._has_agent = True
 
 
 def processes(rows: list[dict[str, str]]) -> Iterator[Process]:
@@ -122,6 +145,8 @@ def processes(rows: list[dict[str, str]]) -> Iterator[Process]:
             exit_code=int(ending[1]),
             error=_error(row),
             error_age_s=(max(times) - at).total_seconds() if at is not None else None,
+            first_by_launcher=_comes_first(row),
+            ended_at=stamp_of(row.get("time", "")),
         )
 
 
@@ -142,9 +167,14 @@ def errors(rows: list[dict[str, str]]) -> Iterator[LogError]:
             host=row.get("host", ""),
             pid=int(ending[2]),
             fix=OUT_OF_MEMORY if killed else READ_ON,
-            echo=code == -signal.SIGTERM or is_echo(words),
+            echo=(code == -signal.SIGTERM and not _comes_first(row)) or is_echo(words),
             at=stamp_of(row.get("time", "")),
         )
+
+
+def _comes_first(row: dict[str, str]) -> bool:
+    """Whether a rank had failed before torchrun ended the others."""
+    return bool(row.get("first") or row.get("unsent"))
 
 
 def _error(row: dict[str, str]) -> str:

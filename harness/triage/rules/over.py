@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 import signal
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from harness.triage import source
-from harness.triage.echoes import MORE_MEMORY, OUT_OF_MEMORY, lost_peer, missed_barrier, name_of
+from harness.triage.echoes import HOST_MEMORY, MORE_MEMORY, OUT_OF_MEMORY, lost_peer, missed_barrier, name_of
 from harness.triage.evidence import ENDED, EndedBy, LogError, Peak, Process
 from harness.triage.graph.subjects import ended, exit_text
 from harness.triage.graph.worlds import same_world
 from harness.triage.pasted.errors import SIGNS
 from harness.triage.places import users
+from harness.triage.rules.kernel_lines import system_errors
 from harness.triage.rules.processes import BROUGHT_DOWN, LAST_S, TOGETHER_S, error_age_s, local_error
 from harness.triage.rules.ruling import Case, Live, Ruling, Watching, brief
 from harness.triage.stacks import describe
@@ -25,6 +25,7 @@ DISK_FULL = "stopped recording because the disk was full"
 SILENCE_S = 2.0  # two periods of the heartbeat: an error that is not older than this before a silence came after it
 MAX_WORDS = 16  # of the end of a process that was not the first
 MOST_WORDS = 8  # words of a headline that name several processes
+MOST_ALIKE = 6  # words of a headline that name several processes before how they ended
 MAX_PEAKS = 6  # roles of which the memory is told
 MAX_AFTER = 4  # ends after the first that are told
 # What an error says that is about a process of the program that failed before.
@@ -32,6 +33,19 @@ _OF_A_CHILD = re.compile(
     r"worker|child|subprocess|CalledProcess|process.{0,60}(died|dead|exit|kill|terminat|fail)", re.I
 )
 SILENT = "was ended without a last word"  # as by a signal
+# What to do about an end that its own words or its signal explain.
+_FIXES = {
+    f"({signal.SIGTERM.name})": "sacct -j JOB -o JobID,State%30,End   # who sent SIGTERM: a scheduler, a person, the "
+    "program, a limit of time",
+    f"({signal.SIGBUS.name})": "df -h /dev/shm .; dmesg | tail   # a page of a mapped file could not be read",
+    **{
+        f"({number.name})": "PYTHONFAULTHANDLER=1 COMMAND   # prints the Python stack; with ulimit -c unlimited: gdb "
+        "PROGRAM CORE -ex bt"
+        for number in (signal.SIGSEGV, signal.SIGFPE, signal.SIGILL)
+    },
+    " MemoryError": HOST_MEMORY,
+    "_ArrayMemoryError": HOST_MEMORY,  # of NumPy
+}
 BEFORE_END = ("harness triage PID   # of the next run, before you end it",)
 
 
@@ -45,7 +59,7 @@ def over(case: Case) -> Ruling | None:
     dumps = any(not node.has_process for node in case.graph.subjects.values())  # some rank is known only by its dump
     if not processes or dumps or not all(map(_over, processes)):
         return None
-    told = _told_by_system(case)
+    told = system_errors(case.evidence)
     kills = {key: error.what for key, error in told.items() if error.fix == MORE_MEMORY}
     kills |= {f"{peak.host}:{peak.pid}": f"was killed by the kernel for memory at {_size(peak)}"
               for peak in case.evidence.peaks if peak.killed}  # fmt: skip
@@ -67,20 +81,6 @@ def over(case: Case) -> Ruling | None:
     count = f"{len(processes)} {agreeing(len(processes), 'process', 'processes')}"
     ruling = _good_order(case, f"the run has ended in good order{_ago(case)}", count)
     return replace(ruling, evidence=_outlived(case, outlived))
-
-
-def _told_by_system(case: Case) -> dict[str, LogError]:
-    """Process -> the line of the kernel's log, or of whoever writes no rank, that says by its pid what ended it. A
-    process that left an error of its own needs none, and a pid that several hosts have is nobody's."""
-    pids = Counter(process.pid for process in case.evidence.processes)
-    errors = [error for error in case.evidence.errors if error.pid and error.rank is None and not error.echo]
-    return {
-        process.key: error
-        for process in case.evidence.processes
-        for error in errors
-        if error.pid == process.pid and not process.error
-        if error.host == process.host or (not error.host and pids[process.pid] == 1)
-    }
 
 
 def unrecorded(exit_code: int, ended_by: EndedBy | None = None) -> Ruling:
@@ -324,7 +324,8 @@ def _end_text(case: Case, keys: Sequence[str], how: str) -> tuple[str, str]:
     processes = [case.subject(key).process for key in keys[:MAX_AFTER]]
     pids = ", ".join(f"pid {process.pid} on {process.host}" for process in processes if process.pid)
     names = case.names(keys)
-    return f"{names} {brief(how, 5) if len(keys) > 1 else brief(how)}", f"{names}{f' ({pids})' if pids else ''} {how}"
+    few = names if len(keys) == 1 or len(names.split()) <= MOST_ALIKE else f"{len(keys)} processes"
+    return f"{few} {brief(how, 5) if len(keys) > 1 else brief(how)}", f"{names}{f' ({pids})' if pids else ''} {how}"
 
 
 def _untaken(case: Case) -> str:
@@ -427,10 +428,13 @@ def _order(process: Process) -> tuple[int, float]:
     """Sorts the ends of processes: the first death comes first, then what only echoes a peer's end, and last what a
     launcher ended because of it.
 
-    A process that was killed leaves no error, and its last heartbeat is up to a period older than its end.
+    A process that was killed leaves no error, and its last heartbeat is up to a period older than its end. A SIGTERM
+    that came before the launcher ended anybody is of somebody else.
     """
-    echoes = int((bool(process.error) and not local_error(process)) or process.exit_code in BROUGHT_DOWN)
-    echoes += signal_of(process.exit_code or 0) == signal.SIGTERM
+    by_sigterm = signal_of(process.exit_code or 0) == signal.SIGTERM
+    brought_down = process.exit_code in BROUGHT_DOWN and not (by_sigterm and process.first_by_launcher)
+    echoes = int((bool(process.error) and not local_error(process)) or brought_down)
+    echoes += by_sigterm and brought_down
     if process.error_age_s is not None:
         return echoes, -process.error_age_s
     silent_s = (_since_s(process) or 0.0) - (SILENCE_S if process.exit_code is None else 0.0)
@@ -438,8 +442,11 @@ def _order(process: Process) -> tuple[int, float]:
 
 
 def _fix(how: str) -> str:
-    """What to do first about an error, by its words as in a log."""
-    return next((sign.fix for sign in SIGNS if sign.words in how), "read the end of its log for the first error")
+    """What to do first about an error, by its words as in a log, or about a signal."""
+    head = how.partition(":")[0]  # the name of an exception; what its message tells of is in SIGNS
+    ends = [fix for words, fix in _FIXES.items() if words in head]
+    signs = [sign.fix for sign in SIGNS if sign.words in how]
+    return [*signs, *ends, "read the end of its log for the first error"][0]
 
 
 def _at_once(process: Process, first: Process) -> bool:

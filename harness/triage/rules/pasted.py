@@ -141,7 +141,7 @@ def first_error(case: Case) -> Ruling | None:
     later = f"; {more} more {agreeing(more, 'line', 'lines')}" if more else ""
     ends = _ends(case) if firsts[0].echo else ()
     return _first_failure(
-        firsts, later, (*_followed(case, firsts[0]), *ends, *(beside.evidence if beside else ())),
+        firsts, later, (*_followed(case, firsts[0]), *_lost(case, firsts), *ends, *(beside.evidence if beside else ())),
         ("stacks of the processes that still stand, if any does", *(beside.missing if beside else ())),
     )  # fmt: skip
 
@@ -495,10 +495,13 @@ def _late(case: Case) -> list[str]:
 def _first_failure(firsts: list[LogError], then: str, evidence: Iterable[str], missing: tuple[str, ...]) -> Ruling:
     first = firsts[0]
     name = PurePath(first.file).name
-    # Of equal lines of one moment, or of echoes, none is the first.
-    equal = [error for error in firsts if error.what == first.what and (first.echo or error.at == first.at is not None)]
+    # Of equal lines of one moment, of echoes, or of ranks that one line names, none is the first.
+    equal = [error for error in firsts if error.what == first.what and (
+        first.echo or error.at == first.at is not None or _line(error) == _line(first))]  # fmt: skip
     names = list(dict.fromkeys(error.of for error in equal)) or [first.of]
     who = " and ".join(names) if len(names) < 3 else f"{len(names)} processes"
+    if len(names) > 1 and len({_line(error) for error in equal}) == 1:
+        who = standing.ranks_text([error.rank for error in equal if error.rank is not None]) or who
     unordered = len({error.file for error in firsts}) > 1 and any(error.at is None for error in firsts)
     what = "no first failure in the log" if first.echo else f"first failure{f' in {name}' if unordered else ''}"
     full_text = f"{first.of} {first.what}"
@@ -536,7 +539,14 @@ def _firsts(logged: Sequence[LogError]) -> list[LogError]:
         firsts = sorted(logged, key=lambda error: error.at or ())
     else:
         firsts = list({error.file: error for error in reversed(logged)}.values())[::-1]
-    return sorted(firsts, key=may_be_of_another_job)[:MAX_FAILURES]
+    firsts = sorted(firsts, key=may_be_of_another_job)[:MAX_FAILURES]
+    beside = [error for error in logged if error not in firsts and _line(error) == _line(firsts[0])]
+    return [firsts[0], *beside, *firsts[1:]]
+
+
+def _line(error: LogError) -> tuple[str, int]:
+    """Where an error stands; a line may tell of several ranks."""
+    return error.file, error.line
 
 
 def _followed(case: Case, first: LogError) -> list[str]:
@@ -544,6 +554,22 @@ def _followed(case: Case, first: LogError) -> list[str]:
     at = case.evidence.errors.index(first)
     later = [error for error in case.evidence.errors[at + 1 :] if error.file == first.file and not error.echo]
     return [f"then {error.of} {brief(error.what, 16)} (line {error.line})" for error in later[:MAX_FAILURES]]
+
+
+def _lost(case: Case, firsts: Sequence[LogError]) -> list[str]:
+    """What other ranks met because of the first failure, in the words of their logs; equal ends together."""
+    if firsts[0].echo:
+        return []
+    failed = {error.rank for error in firsts}
+    by_end: dict[str, list[LogError]] = {}
+    for error in case.evidence.errors:
+        if error.echo and error.rank is not None and error.rank not in failed:
+            by_end.setdefault(error.what, []).append(error)
+    return [
+        f"{standing.ranks_text(sorted({error.rank for error in echoes if error.rank is not None}))} "
+        f"{brief(what, 16)}, which may be a consequence ({echoes[0].file}:{echoes[0].line})"
+        for what, echoes in list(by_end.items())[:MAX_FAILURES]
+    ]
 
 
 def _failures(case: Case) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from harness.triage.communicators import Communicator, Member, Share, Status
+from harness.triage.communicators import Communicator, Lack, Member, Share, Status
 from harness.triage.evidence import PASTED
 from harness.triage.graph import Subject
 from harness.triage.pasted import ras
@@ -71,6 +71,8 @@ def pasted(case: Case) -> Ruling | None:
         return None
     statuses = _statuses(case)
     facts = _facts(statuses)
+    lacks = [lack for status in statuses for lack in status.lacks]
+    facts = facts or tuple(_of_lack(lack) for lack in lacks if not lack.ranks)
     beside = one_look(case)
     if beside is not None and not facts:
         return None
@@ -79,7 +81,7 @@ def pasted(case: Case) -> Ruling | None:
         "INSUFFICIENT",
         facts[0] if facts else _even(statuses, cut=bool(cut)),
         evidence=(*facts[1:MAX_LINES], *(beside.evidence if beside else ())),
-        missing=(*cut, "a second look: whether the counts stand still is not known from one"),
+        missing=(*cut, *map(_missing, lacks), "a second look: whether the counts stand still is not known from one"),
         place=beside.place if beside else "",
         next=_next(statuses),
     )
@@ -113,6 +115,25 @@ def _next(statuses: Sequence[Status]) -> tuple[str, ...]:
     if any(status.dead or status.silent for status in statuses):
         return _STATE, _STACK, _AGAIN
     return (_AGAIN, _STACK, _EVERY_RANK) if any(status.uneven for status in statuses) else (_STACK, _AGAIN)
+
+
+def _of_lack(lack: Lack) -> str:
+    """What RAS says is wrong where the text does not say with whom."""
+    counts = f"of {lack.operation} counts " if lack.operation else ""
+    return f"NCCL RAS reports {lack.kind} {counts}in {_place(lack)}; which ranks it means is missing"
+
+
+def _missing(lack: Lack) -> str:
+    """What is not read of an answer, in words."""
+    if lack.ranks:
+        ranks = f"{lack.ranks} {agreeing(lack.ranks, 'rank', 'ranks')}"
+        return f"the {lack.operation} counts of {ranks} of {_place(lack)}: they are not in the text, or in another form"
+    what = f"the {lack.operation} counts of the ranks" if lack.operation else f"the lines below {lack.kind}"
+    return f"{what} of {_place(lack)}: they are not in the text, or in another form (ncclras -v)"
+
+
+def _place(lack: Lack) -> str:
+    return lack.communicator if lack.communicator.startswith("group ") else f"communicator {lack.communicator}"
 
 
 def _statuses(case: Case) -> list[Status]:

@@ -70,6 +70,7 @@ class Peaks:
                 killed=peak.pid in killed,
                 exit_code=-signal.SIGKILL if peak.pid in killed else process.exit_code if process else None,
                 rank=process.rank if process else None,
+                first_by_launcher=process is not None and process.first_by_launcher,
             )
             for peak in self._peaks.values()
             for process in [failed.get(peak.pid)]

@@ -111,3 +111,75 @@ def test_a_short_path_is_shown_as_it_was_printed(tmp_path: Path, file: str, is_o
     )
     [stack] = fold(pasted.evidence([str(tmp_path / "rank_0.txt")])).stacks  # type: ignore[arg-type]
     assert {(frame.file, frame.user) for frame in stack.frames} == {(file, is_own)}
+
+
+VENV = "/venv/lib/python3.11/site-packages/"
+NATIVE = "    pthread_cond_wait (libc.so.6)\n    c10d::Work::wait ({0})\n"
+FAULT = """\
+Current thread 0x00007f10 (most recent call first):
+  File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce
+  File "{0}/train.py", line 12 in step
+  File "{0}/train.py", line 60 in <module>
+"""
+
+
+def text_of(pid: int, line: int = 12, native: str = "") -> str:
+    wait = WAIT.format(line).replace("step (", "Trainer.step (")
+    return f'Process {pid}: python train.py\nThread {pid} (idle): "MainThread"\n{native}{wait}'
+
+
+def json_of(pid: int, folder: str = "/job", line: int = 12) -> str:
+    frames = [("all_reduce", f"{VENV}torch/distributed/distributed_c10d.py", 3252),
+              ("Trainer.step", f"{folder}/train.py", line), ("<module>", f"{folder}/train.py", 60)]  # fmt: skip
+    listed = [{"name": name, "filename": file, "line": number} for name, file, number in frames]
+    return json.dumps([{"pid": pid, "thread_id": pid, "os_thread_id": pid, "thread_name": "MainThread",
+                        "active": False, "owns_gil": False, "frames": listed}])  # fmt: skip
+
+
+def folded_of(folder: Path, *dumps: str) -> list[tuple[int, list[int], list[str]]]:
+    """Of each stack how many threads have it, the lines of its Python frames, and the files of all its frames."""
+    for number, dump in enumerate(dumps):
+        (folder / f"rank{number}.txt").write_text(dump)
+    read = pasted.evidence([str(folder)])
+    assert read is not None
+    return [(stack.threads, [frame.line for frame in stack.frames if frame.file.endswith(".py")],
+             [frame.file for frame in stack.frames]) for stack in fold(read).stacks]  # fmt: skip
+
+
+def test_equal_stacks_of_several_tools_are_one_though_they_spell_paths_in_their_own_way(tmp_path: Path) -> None:
+    native = text_of(52, native=NATIVE.format("libtorch_cpu.so"))
+    stacks = folded_of(tmp_path, text_of(50), json_of(51), native, FAULT.format("/job"))
+    [(threads, lines, files)] = stacks
+    assert (threads, lines) == (4, [3252, 12, 60])
+    assert files == ["libc.so.6", "libtorch_cpu.so", f"{VENV}torch/distributed/distributed_c10d.py",
+                     "/job/train.py", "/job/train.py"]  # fmt: skip
+
+
+def test_what_only_some_tools_show_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folded_of(tmp_path, text_of(50), json_of(51), text_of(52, native=NATIVE.format("libtorch_cpu.so")))
+    assert cli.main(["stacks", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "3 of 3 main threads" in lines[0]
+    assert (
+        "    c10d::Work::wait (libtorch_cpu.so:0), in 1 of 3" in lines
+        and "  > Trainer.step (/job/train.py:12)" in lines
+    )
+
+
+@pytest.mark.parametrize(
+    "dumps",
+    [
+        (text_of(50), json_of(51, line=13)),  # another line
+        (json_of(50, "/job"), json_of(51, "/other")),  # another file of that name
+        (json_of(50, "/job"), json_of(51, "/my/job")),
+        (text_of(50), json_of(51).replace("Trainer.step", "Trainer.pause")),
+        (text_of(50, native=NATIVE.format("libtorch_cpu.so")), text_of(51, native=NATIVE.format("libgloo.so"))),
+    ],
+)
+def test_stacks_that_differ_stay_apart(tmp_path: Path, dumps: tuple[str, ...]) -> None:
+    """The look-alikes."""
+    assert [threads for threads, _, _ in folded_of(tmp_path, *dumps)] == [1, 1]
+
+
+def test_a_short_path_that_may_be_of_two_files_is_of_neither(tmp_path: Path) -> None:
+    assert len(folded_of(tmp_path, json_of(50, "/job"), json_of(51, "/other"), text_of(52))) == 3

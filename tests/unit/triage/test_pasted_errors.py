@@ -161,6 +161,48 @@ def steps(count: int) -> str:
     return "".join(f"[rank{rank}]: step {step} loss 0.3\n" for step in range(count) for rank in range(4))
 
 
+VALUE_ERROR = raised("", "ValueError: bad reward")
+LOST = "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error"
+
+
+@pytest.mark.parametrize(
+    ("lost", "rank"),
+    [
+        (f"2026-11-30 10:10:01,500 ERROR [rank0]: {LOST}", 0),
+        (f"[rank0]: {LOST}", 0),
+        (f"2026-11-30T10:10:01Z [rank2]: {LOST}", 2),
+        # The look-alikes: a message of a logger, and a rank without an exception.
+        (f"2026-11-30 10:10:01,500 ERROR handled {LOST}", None),
+        ("2026-11-30 10:10:01,500 INFO [rank0]: all peers are there", None),
+    ],
+)
+def test_the_echo_of_a_peer_in_another_log_is_told_below_the_first_death(
+    tmp_path: Path, lost: str, rank: int | None
+) -> None:
+    (tmp_path / "rank1.log").write_text("2026-11-30 09:59:58,100 INFO step 41\n" + VALUE_ERROR)
+    (tmp_path / "node.log").write_text(f"2026-11-30 09:59:58,100 INFO step 41\n{lost}\n")
+    names = [str(tmp_path / name) for name in ("node.log", "rank1.log")]
+    verdict = triage(names)
+    read = pasted.evidence(names)
+    assert verdict.reason.startswith("first failure: rank 1 ended with ValueError")
+    assert read is not None and [error.rank for error in read.errors if error.echo] == ([] if rank is None else [rank])
+    assert any(f"rank {rank} ended with DistBackendError" in line for line in verdict.evidence) is (rank is not None)
+
+
+@pytest.mark.parametrize(("error", "step"), [("MemoryError", "free -h"), ("ValueError: MemoryError", "read the log")])
+def test_what_ran_out_of_host_memory_in_a_log_is_looked_for_there(tmp_path: Path, error: str, step: str) -> None:
+    (tmp_path / "job.log").write_text(raised("[rank1]: ", error))
+    verdict = triage([str(tmp_path / "job.log")])
+    assert verdict.triage is not None and verdict.triage.next[0].startswith(step)
+
+
+def test_equal_echoes_are_one_line(tmp_path: Path) -> None:
+    echoes = "".join(raised(f"[rank{rank}]: ", LOST) for rank in (0, 2, 3))
+    (tmp_path / "job.log").write_text(raised("[rank1]: ", "ValueError: bad reward") + echoes)
+    lines = [line for line in triage([str(tmp_path / "job.log")]).evidence if "DistBackendError" in line]
+    assert len(lines) == 1 and lines[0].startswith("ranks 0, 2-3 ended with DistBackendError")
+
+
 def table(code: int) -> str:
     rows = ((0, -6, "09:19:12"), (1, code, "09:09:02"))
     return "".join(

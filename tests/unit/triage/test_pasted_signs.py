@@ -80,6 +80,11 @@ def judged(folder: Path, *lines: str) -> Verdict:
          "GPU memory: Process 5 has 40.00 GiB", "WorkerDict (pid 9)"),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "GPU memory", "a process"),
         ("srun: error: node2: tasks 4-7: Exited with exit code 1", "exit code 1", "tasks 4-7"),
+        ("srun: error: nodec: task 9: Segmentation fault (core dumped)", "Segmentation fault", "task 9 nodec"),
+        ("srun: error: nodec: tasks 8-9: Segmentation fault", "Segmentation fault", "tasks 8-9 nodec"),
+        ("srun: error: nodec: task 9: Floating point exception (core dumped)", "Floating point", "task 9 nodec"),
+        ("srun: error: nodec: task 9: Illegal instruction", "Illegal instruction", "task 9 nodec"),
+        ("srun: error: nodec: task 9: Bus error (core dumped)", "Bus error", "task 9 nodec"),
         (DEEPSPEED, "return code = -9", "a process"),  # the rank in the line is the last that was started
     ],
 )  # fmt: skip
@@ -100,6 +105,8 @@ def test_the_line_tells_whose_end_it_is(tmp_path: Path, line: str, what: str, of
         HUNG_TASK.format("kworker/u8:1"),
         "[2026-11-28 04:12:40 TP0] Watchdog timeout (self.watchdog_timeout=300, self.soft=True)",
         "Bus error recovery is on",
+        "Floating point exception handling is on",
+        "srun: error: nodec: task 9: Hangup",
         "rank 3 failed to pass the test of monitoredBarrier",
         "srun: error: node2: task 5: Exited with exit code 0",
         "srun: error: node2: task 5: Terminated",  # as by scancel, or after another task's end
@@ -313,6 +320,30 @@ def test_the_rank_that_missed_a_monitored_barrier_comes_before_those_that_say_so
     assert "rank 1 missed a monitored barrier" in verdict.reason
     barrier, end, *_ = errors(tmp_path, *trace, BARRIER)
     assert [(error.rank, error.echo) for error in (barrier, end)] == [(1, False), (0, True)]
+
+
+@pytest.mark.parametrize(
+    ("missing", "numbers", "who"),
+    [
+        ("Rank 2", [2], "rank 2"),
+        ("Ranks 2, 3", [2, 3], "ranks 2-3"),
+        ("Ranks 1, 4, 5, 9", [1, 4, 5, 9], "ranks 1, 4-5, 9"),
+    ],
+)
+def test_all_ranks_that_missed_a_monitored_barrier_are_named(
+    tmp_path: Path, missing: str, numbers: list[int], who: str
+) -> None:
+    barrier = BARRIER.replace("Rank 1", missing)
+    *absent, told_so = errors(tmp_path, "[rank0]: Traceback (most recent call last):", barrier)
+    assert [(error.rank, error.echo) for error in absent] == [(number, False) for number in numbers]
+    assert (told_so.rank, told_so.echo) == (0, True)
+    assert f"first failure: {who} missed a monitored barrier" in judged(tmp_path, barrier).reason
+
+
+@pytest.mark.parametrize("line", ["Ranks 2, 3 passed monitoredBarrier", "Ranks two failed to pass monitoredBarrier"])
+def test_a_barrier_that_names_no_missing_rank_blames_none(tmp_path: Path, line: str) -> None:
+    """The look-alike."""
+    assert all(error.echo for error in errors(tmp_path, f"[rank0]: {line} in 3000 ms"))
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_a_read_of_a_timer_lasts_until_it_goes_off(start: Start, seconds: int, t
 
     def reads_timer() -> bool:
         with contextlib.suppress(OSError, ValueError):  # it runs
-            call, arguments = channels._call(pid)
+            _, arguments = channels._call(pid)
             return os.readlink(f"/proc/{pid}/fd/{arguments[0]}") == "anon_inode:[timerfd]"
         return False
 

@@ -377,7 +377,7 @@ def test_peaks_are_those_of_this_host_with_who_was_killed_and_exit_codes() -> No
     ]
     first, second = peaks_of(*processes, killed={1: 50, 77: 9}, failed=failed_ranks(TABLE))
     assert first == Peak("node1", 1, "rank 1", 50, killed=True, exit_code=-9)
-    assert second == Peak("node1", 2, "rank 2", 30, exit_code=1, rank=4)
+    assert second == Peak("node1", 2, "rank 2", 30, exit_code=1, rank=4, first_by_launcher=True)
 
 
 def test_what_the_watch_wrote_of_an_end_is_read_again(tmp_path: Path) -> None:
@@ -397,6 +397,48 @@ def test_a_rank_of_its_launchers_table_is_named_even_if_it_left_nothing_else(tmp
     for recorded in ([], [gone]):
         (added,) = endings.added(evidence(*recorded, source="live"), tmp_path).processes
         assert (added.pid, added.rank, added.exit_code) == (2, 4, 1)
+
+
+@pytest.mark.parametrize("by_launcher", [True, False])
+def test_a_sigterm_that_the_launcher_did_not_send_comes_before_those_that_it_sent(
+    tmp_path: Path, by_launcher: bool
+) -> None:
+    """The control: the table is lost, so that nothing tells who of those with a SIGTERM was first."""
+    ranks = [ended(number, beat_s=9.0, error=ECHO if number != 1 else "", error_s=9.5) for number in range(3)]
+    endings.write(
+        tmp_path,
+        [Peak(each.host, each.pid, f"rank {each.rank}", 30, exit_code=-15, rank=each.rank,
+              first_by_launcher=by_launcher and each.rank == 1) for each in ranks],
+    )  # fmt: skip
+    added = endings.added(evidence(*ranks, source="live", stall_s=0.0), tmp_path)
+    reason = triage(added).reason.partition("order: ")[2]
+    assert reason.startswith("rank 1 ended with signal 15 (SIGTERM)") is by_launcher
+
+
+@pytest.mark.parametrize(
+    ("died", "words", "step"),
+    [
+        ({"error": "MemoryError:"}, "ended with MemoryError", "free -h"),
+        ({"error": "MemoryError"}, "ended with MemoryError", "free -h"),
+        (
+            {"error": "numpy._core._exceptions._ArrayMemoryError: too much"},
+            "_ArrayMemoryError",
+            "free -h",
+        ),
+        ({"exit_code": -signal.SIGSEGV}, "signal 11 (SIGSEGV)", "PYTHONFAULTHANDLER=1"),
+        ({"exit_code": -signal.SIGFPE}, "signal 8 (SIGFPE)", "PYTHONFAULTHANDLER=1"),
+        ({"exit_code": -signal.SIGBUS}, "signal 7 (SIGBUS)", "df -h /dev/shm"),
+        # The look-alikes: errors of the program, and of a device.
+        ({"error": "ValueError: MemoryError is no answer"}, "ended with ValueError", "read the end of its log"),
+        ({"error": "torch.OutOfMemoryError: CUDA out of memory."}, "OutOfMemoryError", "nvidia-smi"),
+        ({"exit_code": 11}, "exit code 11", "read the end of its log"),
+    ],
+)
+def test_a_death_whose_cause_is_known_has_a_fix_for_it(died: dict[str, Any], words: str, step: str) -> None:
+    dead = dataclasses.replace(ended(1, beat_s=10.0), **died)
+    verdict = triage(evidence(dead, ended(0, beat_s=9.0, error=ECHO, error_s=9.5), source="live", stall_s=0.0))
+    assert verdict.triage is not None and words in verdict.reason and verdict.triage.next[0].startswith(step)
+    assert not verdict.reason.endswith(":")
 
 
 RAISED = "ModuleNotFoundError: No module named 'verl'"

@@ -171,6 +171,53 @@ def test_a_status_that_is_cut_short_says_so(tmp_path: Path, content: str) -> Non
     assert any("cut short" in line for line in [verdict.reason, *verdict.missing])
 
 
+SECTION = "Warnings\n========\n\n#0-0 (cf264af53edbe986) {0}\n"
+DIFFER = "  Communicator ranks have different AllReduce operation counts\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "operation"),
+    [
+        ("MISMATCH", SECTION.format("MISMATCH") + DIFFER, "AllReduce"),
+        ("MISMATCH", SECTION.format("MISMATCH") + DIFFER + "  3 ranks stood at operation 20\n", "AllReduce"),
+        ("MISMATCH", SECTION.format("MISMATCH") + DIFFER + "  3 ranks have launched up to operation 20\n", "AllReduce"),
+        ("MISMATCH", SECTION.format("MISMATCH") + "  Communicator ranks are of two minds\n", ""),
+        ("MISMATCH", QUIET, ""),
+        ("INCOMPLETE", SECTION.format("INCOMPLETE") + "  Missing communicator data from 1 rank\n", ""),
+        ("ERROR", SECTION.format("ERROR"), ""),
+    ],
+)
+def test_a_mismatch_without_its_details_is_told_and_no_counts_are_equal(
+    tmp_path: Path, kind: str, text: str, operation: str
+) -> None:
+    summary = SUMMARY.format(errors=kind)
+    [lack] = ras.of_text(summary + text).lacks
+    assert (lack.kind, lack.operation) == (kind, operation)
+    verdict = judged(tmp_path, summary + text)
+    assert kind in verdict.reason and "equally many" not in verdict.reason
+    assert any("not in the text" in line for line in verdict.missing)
+
+
+@pytest.mark.parametrize("text", [OK + QUIET, MISMATCH + LAG, SUMMARY.format(errors="INCOMPLETE") + DEAD])
+def test_an_answer_with_all_its_details_lacks_none(text: str) -> None:
+    """The control."""
+    assert ras.of_text(text).lacks == ()
+
+
+def test_a_share_of_one_rank_that_is_listed_below_it_is_read(tmp_path: Path) -> None:
+    listed = "  1 rank has launched up to operation 19\n  Rank 1 -- GPU 1 managed by process 812 on node 10.0.0.2\n"
+    text = MISMATCH + SECTION.format("MISMATCH") + DIFFER + "  3 ranks have launched up to operation 20\n" + listed
+    assert "rank 1 (pid 812 on 10.0.0.2) has launched 19" in judged(tmp_path, text).reason
+
+
+def test_ranks_whose_counts_are_not_in_the_text_are_counted(tmp_path: Path) -> None:
+    text = MISMATCH + LAG.replace("3 ranks", "2 ranks")
+    [lack] = ras.of_text(text).lacks
+    verdict = judged(tmp_path, text)
+    assert lack.ranks == 1 and "rank 1 (pid 812 on 10.0.0.2) has launched 19" in verdict.reason
+    assert any("1 rank of communicator" in line for line in verdict.missing)
+
+
 HUGE = 10**18
 
 

@@ -135,6 +135,67 @@ def test_an_actor_with_a_node_is_being_constructed(tmp_path: Path) -> None:
     assert "1 RolloutWorker actor has a node, and the constructor has not returned" in verdict.evidence
 
 
+# Formatted by Ray 2.60: a name with a space and a number, and columns of which some are empty.
+STATES_TABLE = (
+    HEAD
+    + f"""\
+                            ACTOR_ID  CLASS_NAME              STATE                   JOB_ID  NAME      NODE_ID\
+{" " * 54}PID  RAY_NAMESPACE
+ 0  0000000000000000000000000000000a  RolloutWorker           ALIVE                 01000000  my 7      {NODE}\
+    812  8f
+ 1  0000000000000000000000000000000b  RolloutWorker           PENDING_CREATION      01000000\
+{" " * 77}8f
+ 2  0000000000000000000000000000000c  Trainer.<locals>.Inner  DEPENDENCIES_UNREADY  01000000  my 7  {" " * 60}  0  8f
+"""
+)
+# Ids that somebody shortened, columns that are not aligned any more.
+SHORT_TABLE = (
+    HEAD
+    + """\
+    ACTOR_ID     CLASS_NAME     STATE               JOB_ID    NAME    NODE_ID    PID    RAY_NAMESPACE
+ 0  111111111  RolloutWorker  ALIVE    01000000          aaaa       812    default
+ 1  222222222  RolloutWorker  PENDING_CREATION    01000000          None       0      default
+ 2  333333333  Trainer.<locals>.Inner  DEPENDENCIES_UNREADY 01000000         None       0      default
+"""
+)
+STATES = [
+    {"actor_id": "a" * 32, "class_name": "RolloutWorker", "state": "ALIVE", "node_id": NODE, "pid": 812},
+    {"actor_id": "b" * 32, "class_name": "RolloutWorker", "state": "PENDING_CREATION", "node_id": None, "pid": None},
+    {"actor_id": "c" * 32, "class_name": "Trainer.<locals>.Inner", "state": "DEPENDENCIES_UNREADY", "pid": 0},
+]
+
+
+@pytest.mark.parametrize("content", [STATES_TABLE, SHORT_TABLE, json.dumps(STATES)])
+def test_a_table_of_actors_says_what_the_json_of_them_says(tmp_path: Path, content: str) -> None:
+    (tmp_path / "paste").write_text(content)
+    evidence = pasted.evidence([str(tmp_path / "paste")])
+    assert evidence is not None
+    assert [(actor.name, actor.state, actor.pid) for actor in evidence.ray_actors] == [
+        ("RolloutWorker", "ALIVE", 812),
+        ("RolloutWorker", "PENDING_CREATION", 0),
+        ("Trainer.<locals>.Inner", "DEPENDENCIES_UNREADY", 0),
+    ]
+    verdict = judged(tmp_path, content)
+    assert verdict.reason.startswith("Ray: 1 RolloutWorker actor waits for a node")
+    assert "1 Trainer.<locals>.Inner actor waits for arguments" in verdict.evidence
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        " 0  111111111  RolloutWorker  alive    01000000          None       0      default",
+        " 0  1111  RolloutWorker  PENDING_CREATION    01000000    None       0      default",
+        " 0  111111111  RolloutWorker  PENDING_CREATION    job    None       0      default",
+        "0 deadbeef1 at STAGE 12345678 of 9",
+    ],
+)
+def test_a_line_like_a_row_of_actors_is_none(tmp_path: Path, line: str) -> None:
+    """The look-alike."""
+    (tmp_path / "paste").write_text(f"{HEAD}    ACTOR_ID    CLASS_NAME\n{line}\n")
+    evidence = pasted.evidence([str(tmp_path / "paste")])
+    assert evidence is None or evidence.ray_actors == ()
+
+
 def test_amounts_that_are_no_numbers_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "paste").write_text(yaml(TASKS).replace("GPU: 1.0", "GPU: 1.1.1"))
     evidence = pasted.evidence([str(tmp_path / "paste")])
