@@ -44,9 +44,12 @@ _FULL = re.compile("pipe_write|sock_alloc_send|sock_wait_for_wmem")
 # Calls that wait -> the position of the argument that limits the wait. It is a pointer (0: no limit) or, for
 # _MILLISECONDS, a number of milliseconds (-1: no limit).
 _TIMEOUT_AT = {
-    "x86_64": {202: 3, 7: 2, 271: 2, 23: 4, 270: 4, 232: 3, 281: 3, 441: 3, 220: 3},
-    "aarch64": {98: 3, 73: 2, 72: 4, 22: 3, 441: 3, 192: 3},
-}.get(platform.machine(), {})  # futex, poll, ppoll, select, pselect6, epoll_wait, epoll_pwait, epoll_pwait2, semtimedop
+    "x86_64": {202: 3, 7: 2, 271: 2, 23: 4, 270: 4, 232: 3, 281: 3, 441: 3, 220: 3, 242: 4, 243: 4},
+    "aarch64": {98: 3, 73: 2, 72: 4, 22: 3, 441: 3, 192: 3, 182: 4, 183: 4},
+}.get(
+    platform.machine(), {}
+)  # futex, poll, ppoll, select, pselect6, epoll_wait, epoll_pwait, epoll_pwait2, semtimedop,
+# mq_timedsend, mq_timedreceive
 _EPOLLS = {"x86_64": (232, 281), "aarch64": (22,)}.get(platform.machine(), ())  # epoll_wait, epoll_pwait
 # A wait this long is no pause: NCCL's default timeout in torch, after which those who wait fail.
 LONG_MS = 600_000
@@ -164,6 +167,8 @@ def waiting(pid: int) -> Waiting:
             return Waiting(timed=True, sleeps_s=left_s)
         if call not in _TIMEOUT_AT:
             return Waiting()
+        if call in _EPOLLS and not _has_limit(call, arguments) and (timers := _timers_s(pid, arguments[0])):
+            return Waiting(timed=True, sleeps_s=min(timers))
         return Waiting(_has_limit(call, arguments), _polled(pid, arguments[0], arguments[1]) if call in _POLLS else ())
     except (OSError, ValueError):  # it ended, or it is another user's
         return Waiting()
@@ -176,6 +181,12 @@ def _timer_s(pid: int, descriptor: int) -> float | None:
         return None
     left = _TIMER_LEFT.search((PROC / str(pid) / "fdinfo" / str(descriptor)).read_text())
     return (int(left[1]) + int(left[2]) / 1e9 or None) if left else None
+
+
+def _timers_s(pid: int, epoll: int) -> list[float]:
+    """Seconds until each set timer goes off that an epoll watches: so C++ event loops, such as Asio's, keep time."""
+    watched = _WATCHED.findall((PROC / str(pid) / "fdinfo" / str(epoll)).read_text())[:MAX_POLLED]
+    return [left_s for number in watched if (left_s := _timer_s(pid, int(number))) is not None]
 
 
 def _sleeps_s(pid: int, clock: int, absolute: int, address: int) -> float | None:

@@ -16,6 +16,8 @@ from harness.triage.collect import futexes
 from harness.triage.collect.connections import PROC
 from harness.triage.evidence import SharedLock
 
+_DELETED = " (deleted)"  # behind the path of a file without a name, in /proc/PID/maps
+
 
 class _Mapping(NamedTuple):
     """A mapping of a file: its device and inode, which are the same in every process, and its path."""
@@ -39,7 +41,7 @@ def look(waiting: Mapping[int, int]) -> dict[int, SharedLock]:
     runs = {pid for its in sharers.values() for pid in its if not futexes.beside_in_locks(pid, waiting.get(pid, pid))}
     return {
         pid: SharedLock(
-            mapping.path,
+            _name(mapping),
             tuple(sharers[mapping.identity]),
             tuple(sharer for sharer in sharers[mapping.identity] if sharer in runs),
         )
@@ -51,6 +53,18 @@ def _waited_for(pid: int, tid: int) -> _Mapping | None:
     """The shared mapping with the lock for which a thread waits."""
     address = futexes.address(pid, tid)
     return next((each for each in _shared(pid) if each.begin <= address < each.end), None) if address else None
+
+
+def _name(mapping: _Mapping) -> str:
+    """The path of a lock's file. The C library makes a semaphore under a name that it then takes away, and links it to
+    its own one: the folder says which, by the file's inode."""
+    path = mapping.path.removesuffix(_DELETED)
+    if path == mapping.path:
+        return path
+    with contextlib.suppress(OSError):
+        inode = int(mapping.identity[1])
+        return next((each.path for each in os.scandir(os.path.dirname(path)) if each.inode() == inode), mapping.path)
+    return mapping.path
 
 
 def _holders(wanted: Collection[tuple[str, str]]) -> Iterator[tuple[int, tuple[str, str]]]:

@@ -33,7 +33,8 @@ from harness.triage.stacks import AT_EXIT, JOINS, classify, describe, posture, u
 
 # Kernel functions in which only another process, a person or a device ends the wait of the caller.
 _OUTSIDE = re.compile(
-    r"wait_for_partner|sigtimedwait|sigsuspend|pipe_read|pipe_wait|wait_woken|inotify|^do_wait$|tty"
+    r"wait_for_partner|sigtimedwait|sigsuspend|signalfd|pipe_read|pipe_wait|wait_woken|inotify|^do_wait$|tty"
+    r"|^wq_sleep$"  # a message queue of POSIX
     r"|inet_csk_accept|skb_wait_for_more_packets"  # a connection or a datagram of anybody
 )
 _PIPE = re.compile("pipe_read|pipe_wait")
@@ -300,6 +301,9 @@ def _sharer(case: Case, subject: Subject, process: Process) -> str:
     that moves, or waits for what ends by itself, may release or set it later."""
     if not process.last_look.in_shared_lock:
         return ""
+    file = process.shared_lock.path if process.shared_lock is not None else ""
+    if file.startswith("/") and not file.endswith(" (deleted)"):  # a lock of multiprocessing has no name any more
+        return f"whoever opens {file} may release it"
     waiters = case.graph.waiters({subject.key})
     for each in case.live():
         its = each.process

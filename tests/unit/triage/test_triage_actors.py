@@ -203,7 +203,7 @@ def kept_by_the_dead(folder: Path) -> Hang:
     """A child that waits for a lock of multiprocessing, which only it and its parent, who waits for its end, have."""
     waits = standing(process(PID, "process", "main", ppid=70), at(folder, "waits"), wchan=FUTEX, in_shared_lock=True)
     parent = looks(process(70, "process", "main:5 communicate"), wchan="do_wait")
-    return Hang((parent, dataclasses.replace(waits, shared_lock=SharedLock("/dev/shm/sem.mp-1", (70, PID)))))
+    return Hang((parent, dataclasses.replace(waits, shared_lock=SharedLock("/dev/shm/sem.mp-1 (deleted)", (70, PID)))))
 
 
 HANGS: dict[str, Callable[[Path], Hang]] = {
@@ -273,6 +273,10 @@ ACTORS: dict[str, Callable[[Hang, Path], Hang]] = {
     ),
     "who reads a full pipe": lambda hang, folder: waiting(hang, folder, "waits", writing="pipe:[9]"),
     "who shares a lock": shared,
+    "who sends a signal to a descriptor": lambda hang, folder: waiting(
+        hang, folder, "waits", wchan="signalfd_read_iter"
+    ),
+    "who sends a message": lambda hang, folder: waiting(hang, folder, "waits", wchan="wq_sleep"),
     "who connects": lambda hang, folder: waiting(hang, folder, "waits", wchan="inet_csk_accept"),
     "who makes what is polled": lambda hang, folder: waiting(hang, folder, "polls", wchan=SLEEP),
     "the holder of a file's lock": lambda hang, folder: waiting(

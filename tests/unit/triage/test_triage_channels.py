@@ -56,26 +56,30 @@ def test_how_long_a_sleep_still_lasts_is_read_from_the_kernel(start: Start, seco
 
 
 TIMER = """
-import ctypes, os, struct
+import ctypes, os, select, struct
 libc = ctypes.CDLL(None)
 timer = libc.timerfd_create(1, 0)  # CLOCK_MONOTONIC
 libc.timerfd_settime(timer, 0, struct.pack("=qqqq", 0, 0, {}, 0), None)
-os.read(timer, 8)
+{}
 """
+READ_TIMER, POLL_TIMER = "os.read(timer, 8)", "poll = select.epoll(); poll.register(timer); poll.poll()"
 
 
 @pytest.mark.parametrize(("seconds", "timed"), [(100, True), (0, False)])
-def test_a_read_of_a_timer_lasts_until_it_goes_off(start: Start, seconds: int, timed: bool) -> None:
+@pytest.mark.parametrize(("waits", "awaited"), [(READ_TIMER, "timerfd"), (POLL_TIMER, "eventpoll")])
+def test_a_wait_for_a_timer_lasts_until_it_goes_off(
+    start: Start, waits: str, awaited: str, seconds: int, timed: bool
+) -> None:
     """A timer of zero is not set, and never goes off."""
-    pid = start(TIMER.format(seconds))
+    pid = start(TIMER.format(seconds, waits))
 
-    def reads_timer() -> bool:
+    def in_its_wait() -> bool:
         with contextlib.suppress(OSError, ValueError):  # it runs
             _, arguments = channels._call(pid)
-            return os.readlink(f"/proc/{pid}/fd/{arguments[0]}") == "anon_inode:[timerfd]"
+            return os.readlink(f"/proc/{pid}/fd/{arguments[0]}") == f"anon_inode:[{awaited}]"
         return False
 
-    until(reads_timer)
+    until(in_its_wait)
     its = channels.waiting(pid)
     assert its.timed is timed
     assert (its.sleeps_s is not None and seconds - 60 < its.sleeps_s <= seconds) is timed

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from triage_evidence import evidence, process
+from waiting import until
 
 from harness.triage import judge
 from harness.triage.collect import futexes, shared_locks
@@ -55,6 +58,41 @@ def test_a_sibling_that_was_killed_is_told() -> None:
     died = dataclasses.replace(process(BESIDE, "process"), ppid=PARENT, exit_code=-9, samples=(Sample(0.0, "Z"),))
     verdict = judged(parent(), waiter(FIRST), waiter(SECOND), died)
     assert verdict.verdict == "HUNG" and any("SIGKILL" in line for line in (verdict.reason, *verdict.evidence))
+
+
+@pytest.mark.parametrize(("path", "verdict"), [("/dev/shm/sem.mine", "INSUFFICIENT"), (PATH, "HUNG")])
+def test_a_lock_that_has_a_name_may_be_released_by_whoever_opens_it(path: str, verdict: str) -> None:
+    waiters = (
+        dataclasses.replace(each, shared_lock=dataclasses.replace(each.shared_lock, path=path))  # type: ignore[type-var]
+        for each in (waiter(FIRST), waiter(SECOND))
+    )
+    assert judged(parent(), *waiters).verdict == verdict
+
+
+NAMED = """
+import ctypes, sys
+libc = ctypes.CDLL(None)
+libc.sem_open.restype = ctypes.c_void_p
+semaphore = libc.sem_open(sys.argv[1].encode(), 0o100, 0o600, 0)
+if sys.argv[2] == "unlinked":
+    libc.sem_unlink(sys.argv[1].encode())
+libc.sem_wait(ctypes.c_void_p(semaphore))
+"""
+
+
+@pytest.mark.parametrize("kept", ["named", "unlinked"])
+def test_the_name_of_a_semaphore_is_found_by_its_file(kept: str) -> None:
+    name = f"/rlhf-harness-test-{os.getpid()}"
+    child = subprocess.Popen([sys.executable, "-S", "-c", NAMED, name, kept])
+    try:
+        until(lambda: futexes.in_shared_lock(child.pid))
+        path = shared_locks.look({child.pid: child.pid})[child.pid].path
+        assert (path == f"/dev/shm/sem.{name[1:]}") is (kept == "named")
+        assert path.endswith(" (deleted)") is (kept == "unlinked")
+    finally:
+        child.kill()
+        child.wait()
+        Path(f"/dev/shm/sem.{name[1:]}").unlink(missing_ok=True)
 
 
 SLEEPS = looks(dataclasses.replace(process(BESIDE, "process", "main:9"), ppid=PARENT), wchan="hrtimer_nanosleep")
