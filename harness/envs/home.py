@@ -36,10 +36,12 @@ def checked() -> Path:
     directory.
     """
     path = home()
-    if path.exists() and not path.is_dir():
+    there = next((each for each in (path, *path.parents) if each.exists()), path)
+    if there.exists() and not there.is_dir():
+        variable = next((name for name in ("HARNESS_HOME", "XDG_DATA_HOME") if os.environ.get(name)), "HOME")
         raise EnvironmentUnusable(
-            f"the harness's home {path} is no directory",
-            fix="unset HARNESS_HOME   # takes the platform's directory; or export HARNESS_HOME=DIR",
+            f"the harness's home {path} cannot be: {there} is no directory",
+            fix=f"unset {variable}   # takes the platform's directory; or export {variable}=DIR",
         )
     return path
 

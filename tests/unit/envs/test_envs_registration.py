@@ -170,8 +170,13 @@ def test_a_wrong_name_has_another_in_its_place(name: str, fix: str) -> None:
     assert (refused.value.fix, refused.value.instead) == (fix, name)
 
 
-def test_a_home_that_is_a_file_is_refused_and_not_taken_for_an_empty_one(home: Path) -> None:
-    home.touch()
+@pytest.mark.parametrize("variable", ["HARNESS_HOME", "XDG_DATA_HOME"])
+def test_a_home_that_is_a_file_is_refused_and_not_taken_for_an_empty_one(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.delenv("HARNESS_HOME")
+    monkeypatch.setenv(variable, str(tmp_path / "file"))
     with pytest.raises(EnvironmentUnusable, match="is no directory") as refusal:
         environment.all_environments()
-    assert (refusal.value.fix or "").startswith("unset HARNESS_HOME")
+    assert (refusal.value.fix or "").startswith(f"unset {variable} ")
