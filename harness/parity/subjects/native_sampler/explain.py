@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -130,7 +131,9 @@ def samplers(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation
         change, value, outside = fit.change, fit.value, fit.tokens_outside
         requested = side.recording.records.settings.sampling.get(change)
         likelihood = "impossible" if fit.gain == float("inf") else f"{figure(fit.gain)} nats less likely"
-        drawn_with = f"draws with {change} {figure(value)}, asked was {NEVER.get(change, requested)!r}"
+        given = _given(side, change)  # by the engine's own record, which is exact where a fit is not
+        draws_with = f"draws with {change} {figure(value)}" if given is None else f"was given {change} {given!r}"
+        drawn_with = f"{draws_with}, asked was {NEVER.get(change, requested)!r}"
         did = STRUCTURE_WORDS.get(change, drawn_with)
         if change == "passed":
             did = f"takes the second best token now and then: at {value:.1%} of its tokens"
@@ -258,6 +261,16 @@ def _words(change: str, value: float) -> str:
         "passed": f"the second best token at {value:.1%} of all",
     }
     return descriptions.get(change, f"{change} {figure(value)}")
+
+
+def _given(side: Side, change: str) -> Any:
+    """Return the value that the engine was given in place of the one asked for; None where it was given that one, or
+    nothing is recorded.
+    """
+    name = FIELD.get(change, change)
+    values = (request.received[name] for request in engines_sampling(side, "native")
+              if name in request.received and request.received[name] != request.requested.get(name))  # fmt: skip
+    return next(values, None)
 
 
 def _party(side: Side, change: str) -> str:
