@@ -186,7 +186,7 @@ main()
 def test_what_a_loop_looks_for_its_maker_and_a_dead_thread_are_collected(start: Start, tmp_path: Path) -> None:
     program, log, score = tmp_path / "train.py", tmp_path / "log", str(tmp_path / "score.json")
     program.write_text(POLLS)
-    maker = start("sh", "-c", f"sleep 3000; touch {score}")
+    maker = start(f"import time; time.sleep(3000); open({score!r}, 'w')")
     with log.open("w") as stream:
         poller = subprocess.Popen([sys.executable, str(program)], env={**os.environ, "SCORE": score}, stderr=stream)
     try:
