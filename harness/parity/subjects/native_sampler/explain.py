@@ -131,8 +131,8 @@ def samplers(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation
         change, value, outside = fit.change, fit.value, fit.tokens_outside
         requested = side.recording.records.settings.sampling.get(change)
         likelihood = "impossible" if fit.gain == float("inf") else f"{figure(fit.gain)} nats less likely"
-        given = _given(side, change)  # by the engine's own record, which is exact where a fit is not
-        draws_with = f"draws with {change} {figure(value)}" if given is None else f"was given {change} {given!r}"
+        others = _values_instead(side, change)  # by the engine's own record, which is exact where a fit is not
+        draws_with = f"was given {change} {others[0]!r}" if others else f"draws with {change} {figure(value)}"
         drawn_with = f"{draws_with}, asked was {NEVER.get(change, requested)!r}"
         did = STRUCTURE_WORDS.get(change, drawn_with)
         if change == "passed":
@@ -263,24 +263,24 @@ def _words(change: str, value: float) -> str:
     return descriptions.get(change, f"{change} {figure(value)}")
 
 
-def _given(side: Side, change: str) -> Any:
-    """Return the value that the engine was given in place of the one asked for; None where it was given that one, or
-    nothing is recorded.
-    """
+def _values_instead(side: Side, change: str) -> list[Any]:
+    """Return the values that the engine was given in place of the one asked for, by its own record."""
     name = FIELD.get(change, change)
-    values = (request.received[name] for request in engines_sampling(side, "native")
-              if name in request.received and request.received[name] != request.requested.get(name))  # fmt: skip
-    return next(values, None)
+    return [
+        request.received[name]
+        for request in engines_sampling(side, "native")
+        if name in request.received and request.received[name] != request.requested.get(name)
+    ]
 
 
 def _party(side: Side, change: str) -> str:
     """Return "mapping" where the engine was given another value than asked for, or a value that it understands
     differently.
     """
+    if _values_instead(side, change):
+        return "mapping"
     name = FIELD.get(change, change)
     for request in engines_sampling(side, "native"):
-        if name in request.received and request.received[name] != request.requested.get(name):
-            return "mapping"
         unlike = {parameter for names in request.unlike for parameter in apart(names)}
         if request.mapped_by_others and name in unlike:
             return "mapping"
