@@ -31,12 +31,14 @@ from harness.triage.rules.ruling import Case, Live, Rule, Ruling
 from harness.triage.rules.threads import keepers
 from harness.triage.stacks import AT_EXIT, JOINS, classify, describe, posture, user_frame
 
-# Kernel functions in which only another process, a person or a device ends the wait of the caller.
-_OUTSIDE = re.compile(
-    r"wait_for_partner|sigtimedwait|sigsuspend|signalfd|pipe_read|pipe_wait|wait_woken|inotify|^do_wait$|tty"
-    r"|^wq_sleep$"  # a message queue of POSIX
-    r"|inet_csk_accept|skb_wait_for_more_packets"  # a connection or a datagram of anybody
+# Kernel functions in which a wait is one that the other kinds look at: for a lock, a sleep, descriptors that are polled,
+# a socket, the lock of a file, room in a pipe. Any other wait is for somebody outside (a timer, a device, a message, a
+# person), so a name that no list has leaves it undecided, and blames nobody.
+_LOOKED_AT = re.compile(
+    r"futex|nanosleep|poll|do_select|sk_wait|tcp_|inet_stream|sk_stream|unix_stream|sock_alloc_send|sock_wait_for_wmem"
+    r"|flock|fcntl_setlk|posix_lock|locks_lock|pipe_write|exit"
 )
+_POLL = re.compile("poll|do_select")
 _PIPE = re.compile("pipe_read|pipe_wait")
 _UNIX = re.compile(r"unix_stream|sock_alloc_send|sock_wait_for_wmem")  # a read from a Unix socket, or a send to it
 _TAKES_A_REQUEST = re.compile(r"(^|\.)handle_request$")  # of socketserver: it selects on its listening socket
@@ -254,7 +256,7 @@ def in_condition(frames: Sequence[Frame]) -> bool:
 
 def _alive(process: Process, thread: Thread) -> bool:
     """Whether a thread computes, sleeps, or waits for something that ends without this process."""
-    asleep = any(waits.search(thread.wchan) for waits in (_SLEEPS, _OUTSIDE, _UNIX))
+    asleep = _sleeps_elsewhere(thread.wchan) or any(waits.search(thread.wchan) for waits in (_SLEEPS, _UNIX))
     limited = bool(thread.frames) and source.has_time_limit(thread.frames[0])
     waits = bool(asleep) or limited or classify(thread).kind in _PENDING
     return thread.active or waits or spent_s(process, thread) > 0
@@ -322,14 +324,32 @@ def _outside(case: Case, subject: Subject, process: Process) -> str:
     no_writer = process.own_pipe or _writes(case, process, process.writer)
     if _resolved(case, subject) or (no_writer and all(map(_PIPE.search, waits))) or _fed_by_a_child(case, process):
         return ""
-    if all(map(_OUTSIDE.search, waits)):
+    if all(map(_sleeps_elsewhere, waits)):
         awaited = wchan.words(waits[-1])
         return f"it waits for {awaited}" if awaited else f"it waits in the kernel ({waits[-1]})"
+    if all(map(_POLL.search, waits)) and _may_be_woken(subject):
+        return "it waits for what may come through one of several files"
     requests = (
         any(_TAKES_A_REQUEST.search(frame.function) and frame.file.endswith("/socketserver.py") for frame in frames)
         for frames in (look.main_frames for look in process.samples)
     )
     return "it waits for a request of anybody" if all(requests) else ""
+
+
+def _sleeps_elsewhere(wchan: str) -> bool:
+    """Whether a thread sleeps in a kernel function that is none of _LOOKED_AT; not where the kernel does not say."""
+    return bool(wchan) and _LOOKED_AT.search(wchan) is None
+
+
+def _may_be_woken(subject: Subject) -> bool:
+    """Whether something that nobody looked at may end a wait for several files.
+
+    Not where the wait has a limit, where the tasks of its event loop are listed, or where the kernel shows that no other
+    process can write to them. A server's requests are looked at by themselves, as is a rank in a collective.
+    """
+    process = subject.process
+    timed = any(look.timed for look in process.samples)
+    return not (timed or process.loops or process.wakers == () or subject.doing.within("http_server"))
 
 
 def _fed_by_a_child(case: Case, process: Process) -> bool:
