@@ -334,14 +334,15 @@ def _need_not_end(child: Subject, *, several: bool) -> bool:
 def _writers_that_ended(subject: Subject, started: dict[tuple[str, int], list[Subject]]) -> Iterator[Wait]:
     """Waits for children that ended, where only they could have written what the process reads.
 
-    One that ended in good order counts if it is the only one: of several, any may have been a mere helper.
+    One that ended in good order counts if it is the only one and a queue or connection of multiprocessing is read: of
+    several, any may have been a mere helper. Of a plain pipe the reader itself keeps the end open (`keeps_open`).
     """
     process = subject.process
     if not (unwritten(subject) or _reads_its_pipe(subject)):
         return
     over = [child for child in started.get((process.host, process.pid), ()) if child.ended]
-    failed = [child for child in over if child.process.exit_code or child.process.error]
-    for child in failed or (over if len(over) == 1 else []):
+    failed = [child for child in over if not _done(child)]
+    for child in failed or (over if len(over) == 1 and unwritten(subject) else []):
         operation = subject.doing.op or "a read"
         because = f"{operation}: {child.label} has ended, and no other process can write to its pipe"
         yield Wait(subject.key, child.key, "process", because, operation=operation)
@@ -358,6 +359,13 @@ def _reads_its_pipe(subject: Subject) -> bool:
     if subject.doing.kind not in ("user", "unknown") or not _alone_with_pipe(subject):
         return False
     return any(source.reads(frame) for frame in subject.process.main_frames[:1])
+
+
+def keeps_open(subject: Subject, children: list[Subject]) -> bool:
+    """Whether it reads a plain pipe that nobody has open to write but itself, and those of its children that ended did
+    so in good order: the read meets no end, because its own end to write to is open."""
+    over = [child for child in children if child.ended]
+    return _reads_its_pipe(subject) and bool(over) and all(map(_done, over))
 
 
 def _alone_with_pipe(subject: Subject) -> bool:

@@ -51,7 +51,13 @@ def _sleeps_or_spins(process: Process, frame: Frame) -> bool:
     to make one, or does nothing but ask a condition."""
     if any(look.timed or _SLEEPS.search(look.wchan) for look in process.samples):
         return True
-    return (woke(process) and source.sleeps_within(frame)) or source.spins(frame)
+    return (woke(process) and source.sleeps_within(frame)) or (source.spins(frame) and not _stands(process))
+
+
+def _stands(process: Process) -> bool:
+    """Whether it slept in the kernel at every look and was not woken in between: a condition such as `os.read(pipe)` is
+    asked once, and has no answer yet."""
+    return all(look.wchan for look in process.samples) and not woke(process)
 
 
 def _ends_as(trail: tuple[Frame, ...], loop: tuple[Frame, ...]) -> bool:

@@ -76,6 +76,7 @@ RULES: tuple[Rule, ...] = (
     processes.blocked,  # K9
     processes.died,  # K4
     alive.unaided(processes.unwritten),  # K4
+    alive.unaided(processes.kept_open),  # K4
     pools.lost,  # K4
     own_loops.awaited,  # K6
     alive.unaided(own_loops.unserved),  # K6

@@ -31,8 +31,8 @@ from harness.triage.rules.ruling import Case, Live, Rule, Ruling
 from harness.triage.rules.threads import keepers
 from harness.triage.stacks import AT_EXIT, JOINS, classify, describe, posture, user_frame
 
-# Kernel functions in which a wait is one that the other kinds look at: for a lock, a sleep, descriptors that are polled,
-# a socket, the lock of a file, room in a pipe. Any other wait is for somebody outside (a timer, a device, a message, a
+# Kernel functions in which a wait is one that the other kinds look at: for a lock, a sleep, polled descriptors, a
+# socket, the lock of a file, room in a pipe. Any other wait is for somebody outside (a timer, a device, a message, a
 # person), so a name that no list has leaves it undecided, and blames nobody.
 _LOOKED_AT = re.compile(
     r"futex|nanosleep|poll|do_select|sk_wait|tcp_|inet_stream|sk_stream|unix_stream|sock_alloc_send|sock_wait_for_wmem"
@@ -173,11 +173,11 @@ def _thread(case: Case, subject: Subject, process: Process) -> str:
 
 
 def _may_end_wait(subject: Subject, thread: Thread) -> bool:
-    """Whether a thread answers a request of a server, may come to the collective of its process, or hands something
-    on."""
+    """Whether a thread answers a request of a server, may come to the collective of its process, may write what its
+    process alone can, or hands something on."""
     if own := [frame for frame in thread.frames if users(frame)]:
         comes = _in_group(subject) and not any(map(source.endless_loop, own))
-        if comes or subject.doing.within("http_server"):
+        if comes or subject.process.own_pipe or subject.doing.within("http_server"):
             return True
     return hands_on(thread, joined=subject.doing.op in JOINS or _exits(subject)) or _may_release(subject, thread)
 
@@ -344,8 +344,8 @@ def _sleeps_elsewhere(wchan: str) -> bool:
 def _may_be_woken(subject: Subject) -> bool:
     """Whether something that nobody looked at may end a wait for several files.
 
-    Not where the wait has a limit, where the tasks of its event loop are listed, or where the kernel shows that no other
-    process can write to them. A server's requests are looked at by themselves, as is a rank in a collective.
+    Not where the wait has a limit, where the tasks of its event loop are listed, or where the kernel shows that no
+    other process can write to them. The requests of a server are looked at by themselves.
     """
     process = subject.process
     timed = any(look.timed for look in process.samples)

@@ -169,6 +169,28 @@ def unwritten(case: Case) -> Ruling | None:
     )
 
 
+def kept_open(case: Case) -> Ruling | None:
+    """K4: a process reads a pipe to its end, and keeps the end that is written to open itself."""
+    readers = [subject for subject in case.suspects() if calls.keeps_open(subject, _children(case, subject))]
+    if not readers:
+        return None
+    why = {reader.key: "it alone has the pipe that it reads open to write, so that its read meets no end"
+           for reader in readers}  # fmt: skip
+    names, reads = case.names(why), agreeing(len(readers), "reads", "read")
+    return Ruling(
+        "HUNG",
+        f"{names} {reads} a pipe that nobody else can write to any more",
+        "K4",
+        why,
+        place=readers[0].frame,
+        next=("close the end that is written to in the process that reads, after the fork: os.close(WRITE_END)",),
+    )
+
+
+def _children(case: Case, parent: Subject) -> list[Subject]:
+    return [subject for subject in case.graph.subjects.values() if subject.process.is_child_of(parent.process)]
+
+
 def _ended(case: Case, waiting: list[Subject]) -> list[Subject]:
     """Processes that have ended, were not started again, and are waited for."""
     awaited = case.awaited()

@@ -36,8 +36,11 @@ def pauses():
 def gives_up():
     done.wait(60)
     go_on()
+
+def reads():
+    os.read(stream, 9)
 """
-LINES = {"sends": 3, "waits": 7, "polls": 11, "pauses": 14, "gives_up": 17}
+LINES = {"sends": 3, "waits": 7, "polls": 11, "pauses": 14, "gives_up": 17, "reads": 21}
 SLEEP, FUTEX = "hrtimer_nanosleep", "futex_do_wait"
 THREADING, SUBPROCESS = "/usr/lib/python3.11/threading.py", "/usr/lib/python3.11/subprocess.py"
 RANKS = compared(group("0", {0: (17, "all_reduce"), 1: 16}))
@@ -161,6 +164,13 @@ def unwritten(folder: Path) -> Hang:
     return Hang((dataclasses.replace(reader, own_pipe=True),))
 
 
+def kept_open(folder: Path) -> Hang:
+    """A process that reads a pipe to which it alone can write since its child has ended in good order."""
+    reader = standing(process(PID, "process", "main"), at(folder, "reads"), wchan="pipe_read")
+    child = process(200, "process", gone=True, ppid=PID, exit_code=0)
+    return Hang((dataclasses.replace(reader, own_pipe=True), dataclasses.replace(child, beat=None)))
+
+
 def task(awaits: str, target: int, *, main: bool = False, **more: object) -> Task:
     stack = (Frame("get", "/usr/lib/python3.11/asyncio/queues.py", 158), Frame("main", "/job/serve.py", 9))
     return Task((target + 1,), "Task-1", stack, awaits, target, main=main, still=True, **more)  # type: ignore[arg-type]
@@ -218,6 +228,7 @@ HANGS: dict[str, Callable[[Path], Hang]] = {
     "groups.inverted": inverted,
     "locks.ring": crossed_files,
     "processes.unwritten": unwritten,
+    "processes.kept_open": kept_open,
     "tasks.unfilled": unfilled,
     "tasks.owed": owed,
 }

@@ -232,22 +232,37 @@ def own_code(folder: Path, line: int, function: str, more: str = "") -> Process:
 
 
 @pytest.mark.parametrize(
-    ("line", "function", "more", "children", "hung"),
+    ("line", "function", "more", "children", "culprits"),
     [
-        (4, "read_all", "", [writer(200, 3)], True),
-        (4, "read_all", "", [writer(200, 0)], True),  # a fork whose parent keeps the end that it writes to
-        (4, "read_all", "", [writer(200, 0), writer(201, 0)], False),  # which of them wrote?
-        (4, "read_all", "", [], False),
-        (7, "pump", "", [writer(200, 3)], False),
-        (4, "read_all", "import signal\nsignal.signal(17, print)\n", [writer(200, 3)], False),  # a signal writes
+        (4, "read_all", "", [writer(200, 3)], ["node0:200"]),
+        (4, "read_all", "", [writer(200, 0)], ["node0:100"]),  # a fork whose parent keeps the end that it writes to
+        (4, "read_all", "", [writer(200, 0), writer(201, 0)], ["node0:100"]),
+        (4, "read_all", "", [], []),
+        (7, "pump", "", [writer(200, 3)], []),
+        (4, "read_all", "import signal\nsignal.signal(17, print)\n", [writer(200, 3)], []),  # a signal writes
     ],
 )
-def test_a_read_of_a_pipe_whose_writer_ended_is_that_ones_fault(
-    tmp_path: Path, line: int, function: str, more: str, children: list[Process], hung: bool
+def test_a_read_of_a_pipe_whose_writer_failed_is_that_ones_fault_and_else_its_readers(
+    tmp_path: Path, line: int, function: str, more: str, children: list[Process], culprits: list[str]
 ) -> None:
     """The parent still holds the end of the pipe that it gave to its child."""
-    found = triage(evidence(own_code(tmp_path, line, function, more), *children))
-    assert named(found) == (["node0:200"] if hung else []) and (found.verdict == "HUNG") is hung, found.account
+    verdict = triage(evidence(own_code(tmp_path, line, function, more), *children))
+    assert named(verdict) == culprits and (verdict.verdict == "HUNG") is bool(culprits), verdict.account
+
+
+def test_a_thread_that_may_write_to_a_pipe_of_its_own_process_is_asked(tmp_path: Path) -> None:
+    """`os.write` is no call by whose name a thread hands something on."""
+    reader = own_code(tmp_path, 4, "read_all")
+    later = Thread("later", 77, (Frame("write_later", str(tmp_path / "job.py"), 9),), wchan="hrtimer_nanosleep")
+    looks = tuple(
+        dataclasses.replace(look, threads=(*look.threads, later), wchan="anon_pipe_read") for look in reader.samples
+    )
+    peer = rank(1, "main:10 step:42 all_reduce", world=2)
+    verdicts = [
+        triage(evidence(dataclasses.replace(reader, rank=0, samples=samples), peer))
+        for samples in (looks, tuple(dataclasses.replace(look, threads=look.threads[:1]) for look in looks))
+    ]
+    assert [verdict.verdict for verdict in verdicts] == ["INSUFFICIENT", "HUNG"]
 
 
 RESULTS = "pool._handle_results pipe._recv"

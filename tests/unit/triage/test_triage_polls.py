@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from triage_evidence import compared, evidence, frames, group, process, rank
 
-from harness.triage import source
+from harness.triage import source, stacks
 from harness.triage.collect import channels, connections, traffic
 from harness.triage.evidence import Beat, Frame, Maker, Process
+from harness.triage.graph.polling import polled_in
 from harness.triage.judge import triage
 from harness.triage.source import Loop
 from reports.model import Verdict
@@ -144,6 +145,15 @@ def test_a_loop_that_only_asks_its_condition_does_no_work(file: str, line: int, 
     assert found.verdict == verdict and not named(found)
 
 
+@pytest.mark.parametrize(("wchan", "polls"), [("anon_pipe_read", False), ("", True)])
+def test_a_loop_whose_condition_waits_in_the_kernel_does_not_poll(file: str, wchan: str, polls: bool) -> None:
+    """`while os.read(pipe, 10): pass` has asked once, and has no answer yet."""
+    one = standing(rank(1, "main", world=2), at(file, SPINS))
+    looks = tuple(dataclasses.replace(look, wchan=wchan) for look in one.samples)
+    process = dataclasses.replace(one, samples=looks)
+    assert bool(polled_in(process, stacks.Doing("user"), stacks.Doing("user"))) is polls
+
+
 @pytest.mark.parametrize("look", [{"state": "R"}, {"delay_s": 1.3}])
 @pytest.mark.parametrize(("line", "verdict"), [(UNTIL, "INSUFFICIENT"), (ONCE, "SLOW")])
 def test_who_polls_on_a_busy_host_does_no_work(file: str, line: int, verdict: str, look: dict[str, Any]) -> None:
@@ -220,8 +230,8 @@ def test_without_its_text_a_sleep_that_wakes_up_may_be_a_poll(woken: int, verdic
 def test_what_a_poll_does_between_its_sleeps_is_no_progress(file: str) -> None:
     asks = at(file, UNTIL, *frames("get:7 getresponse"))
     one = rank(1, "main", world=2)
-    for stacks in ((at(file, UNTIL), asks), (asks, at(file, UNTIL))):
-        verdict = judged(standing(one, *stacks, timed=True))
+    for pair in ((at(file, UNTIL), asks), (asks, at(file, UNTIL))):
+        verdict = judged(standing(one, *pair, timed=True))
         assert verdict.verdict == "INSUFFICIENT" and not named(verdict)
 
 
