@@ -18,6 +18,7 @@ from harness.parity.facts.evidence import Evidence
 from harness.parity.interventions.bench import Bench
 from harness.parity.interventions.situation import LEAST, Situation, settled, vanished
 from harness.parity.subjects.engines.causes_self_disagreement import itself
+from harness.parity.subjects.order.causes import ORDER, other_sample_numbers
 from harness.parity.subjects.prefix_cache.causes import differ_past_cache, repeats_past_cache
 from harness.parity.subjects.prompts.causes_retokenization import read_aloud
 from harness.parity.verdict import Judged
@@ -179,6 +180,9 @@ def _one_side(s: Situation, attribution: Attribution) -> None:
             "between two equal draws; nothing was undone"
         )
         return
+    if any(ORDER.has(key) for key in s.recorded):
+        # Nothing is drawn for it. Among permuted responses a guessed parameter removes some differences by chance.
+        other_sample_numbers(s)
     reference.search(s)
     if s.remaining.total:
         live.search(s, then=reference.search)

@@ -234,7 +234,7 @@ def scaled(e: Evidence, engine: _Engine, so_far: Explained) -> Iterator[Explanat
     say.
     """
     side, kind, readings = engine.side, engine.kind, engine.readings
-    rows = _scaled_rows(readings, _open(kind, readings, so_far))
+    rows = _scaled_rows(e, readings, _open(kind, readings, so_far))
     if not rows.any():
         return
     # One division gives every sample the same factor. Samples with another one are left to other causes.
@@ -269,10 +269,14 @@ def scaled(e: Evidence, engine: _Engine, so_far: Explained) -> Iterator[Explanat
         yield Explanation(cause, kinds, and_runs(affected))
 
 
-def _scaled_rows(readings: Readings, open_: np.ndarray) -> np.ndarray:
+def _scaled_rows(e: Evidence, readings: Readings, open_: np.ndarray) -> np.ndarray:
     """Return the samples that a factor of their own repairs, without steps whose other samples do not show it."""
     beyond = readings["beyond"]
-    good = open_ & (readings["scale left"] <= RESIDUE * beyond) & (np.abs(readings["scale"] - 1) > SAME_SCALE)
+    remaining = readings["scale left"]
+    # Half precision leaves a token of some samples that is no further off than a single one may be.
+    rounded = (remaining <= _rounded_far(e, beyond)) & (readings["scale size"] <= e.tolerance.extreme)
+    repaired = (remaining <= RESIDUE * beyond) | rounded
+    good = open_ & repaired & (np.abs(readings["scale"] - 1) > SAME_SCALE)
     rows = _with_short_ones(readings, open_, good, beyond)
     # A wrong scale affects every number of a step.
     return rows & ~np.isin(readings["step"], _other_steps(readings, open_ & (beyond >= CLEAR), rows))

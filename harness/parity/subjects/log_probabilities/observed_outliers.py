@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from harness.parity.facts.align import Grid
-from harness.parity.facts.probabilities import negative_binomial_limit
+from harness.parity.facts.probabilities import negative_binomial_limit, poisson_limit
 from reports.model import Place
 from reports.text import figure
 
@@ -56,16 +56,16 @@ class Share:
     def allowed(self, tokens: int) -> int:
         """Return how many of `tokens` tokens may lie beyond the tolerance.
 
-        That is the share `most`, but no more than the count that rounding alone exceeds with probability
-        `FALSE_OUTLIERS`, given what was seen. The count follows a negative binomial distribution (Poisson counts with
-        Jeffreys' prior) of clumps.
+        That is the share `most`; in a step of few tokens what rounding at the measured rate exceeds with probability
+        `FALSE_OUTLIERS`, as Poisson counts of clumps; and never more than that limit for the rates that what was seen
+        leaves possible: a negative binomial distribution (Jeffreys' prior).
         """
         most = math.ceil(max(self.most, OUTLIERS) * tokens)
         if self.of:
-            clumps = negative_binomial_limit(
-                FALSE_OUTLIERS, self.seen / CLUMPED + 0.5, self.of / (self.of + max(tokens, 1))
-            )
-            most = min(most, math.ceil(CLUMPED * clumps))
+            clumps_seen = self.seen / CLUMPED + 0.5
+            by_chance = poisson_limit(FALSE_OUTLIERS, self.seen / CLUMPED * tokens / self.of)
+            clumps = negative_binomial_limit(FALSE_OUTLIERS, clumps_seen, self.of / (self.of + max(tokens, 1)))
+            most = min(max(most, math.ceil(CLUMPED * by_chance)), math.ceil(CLUMPED * clumps))
         return max(FEWEST_OUTLIERS, most)
 
     def counted(self, size: np.ndarray) -> np.ndarray:

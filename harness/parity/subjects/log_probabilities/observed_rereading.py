@@ -90,7 +90,8 @@ def _at_shift(pairs: LogprobPairs, beyond: np.ndarray, tolerance: float, shift: 
 def _scaled(
     pairs: LogprobPairs, beyond: np.ndarray, tolerance: float, rounded: np.ndarray | None
 ) -> dict[str, np.ndarray]:
-    """Multiply the engine's numbers by the step's common factor: the factor, and the tokens that it leaves."""
+    """Multiply the engine's numbers by the step's common factor: the factor, the tokens that it leaves, and how far
+    they are off, in nats of the learner."""
     grid, tokens_equal, truth, engine = pairs.grid, pairs.same, pairs.first, pairs.second
     # The best factor of each row in the least-squares sense, Σ truth·engine / Σ engine², then the rows' median.
     used = tokens_equal & np.isfinite(truth) & np.isfinite(engine)
@@ -98,9 +99,14 @@ def _scaled(
     squares = _per_row(grid, np.where(used, engine * engine, 0.0))
     factor = _common(products / np.maximum(squares, 1e-30), beyond)
     # A factor above 1 multiplies the engine's own error.
-    fits = np.abs(factor * engine - truth) <= tolerance * max(1.0, abs(factor))
-    remaining = ~(fits if rounded is None else fits | rounded)
-    return {"scale": np.full(len(grid.length), factor), "scale left": _per_row(grid, tokens_equal & remaining)}
+    apart = np.abs(factor * engine - truth) / max(1.0, abs(factor))
+    fits = apart <= tolerance
+    remaining = tokens_equal & ~(fits if rounded is None else fits | rounded)
+    return {
+        "scale": np.full(len(grid.length), factor),
+        "scale left": _per_row(grid, remaining),
+        "scale size": _per_row(grid, np.where(remaining, np.nan_to_num(apart, nan=np.inf), 0.0)),
+    }
 
 
 def _on_grid(values: np.ndarray, bits: int) -> np.ndarray:

@@ -163,16 +163,21 @@ def _agreeing_tokens(sources: list[Source]) -> int:
 
 
 def _matched(sources: list[Source]) -> int:
-    """Return how many samples can have an owner each of their own: the largest matching of samples to owners."""
+    """Return how many samples can have an owner each of their own, among these samples: the largest matching.
+
+    A sample whose response is the same in both runs has not lost it to another. Where one has its response as well,
+    both drew it, as two engines with the same random numbers do.
+    """
     from scipy.sparse import csr_array  # heavy, and few recordings have such samples
     from scipy.sparse.csgraph import maximum_bipartite_matching
 
-    owners = sorted({owner for source in sources for owner in source.owners})
-    if not owners:
+    columns = {source.sample: column for column, source in enumerate(sources)}
+    at = [
+        (row, columns[owner]) for row, source in enumerate(sources) for owner in source.owners if owner in columns
+    ]
+    if not at:
         return 0
-    columns = {owner: column for column, owner in enumerate(owners)}
-    at = [(row, columns[owner]) for row, source in enumerate(sources) for owner in source.owners]
-    graph = csr_array((np.ones(len(at), np.int8), tuple(zip(*at, strict=True))), shape=(len(sources), len(owners)))
+    graph = csr_array((np.ones(len(at), np.int8), tuple(zip(*at, strict=True))), shape=(len(sources), len(sources)))
     return int(np.count_nonzero(maximum_bipartite_matching(graph, perm_type="column") >= 0))
 
 
