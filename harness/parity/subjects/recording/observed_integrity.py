@@ -71,6 +71,7 @@ def damage(recording: Recording, name: str) -> list[str]:
 def _without_frames(recording: Recording) -> list[str]:
     """Return the kinds of frames that a native stage lacks: a run with promises has all of them, or no such stage."""
     records = recording.records
+    # In a run of native mode every rollout is drawn by the engine's own sampler, without a stage of its own.
     if not records.manifest.promised_kinds or records.settings.rollout.mode == NATIVE_MODE:
         return []
     if all(request.mode != NATIVE_MODE for request in records.sampling):
@@ -127,6 +128,7 @@ def too_little(e: Evidence, minimum: Minimum) -> list[str]:
     """Find promised steps that are missing, samples without a partner, and too few tokens."""
     problems = [problem for side in e.sides for problem in _absent_steps(e, side)]
     problems += e.completeness.repeated
+    # Runs with other prompts share no samples. The confounder says so, and lost samples are no second reason.
     if e.confounded("prompts", "everything") is None:
         problems += e.completeness.unmatched
     tokens, samples = min(side.counts.tokens for side in e.sides), min(side.counts.samples for side in e.sides)
@@ -144,6 +146,7 @@ def _absent_steps(e: Evidence, side: Side) -> Iterator[str]:
     if not recorded:
         yield f"the {side.name} recorded no rollouts"
         return
+    # Only recorded steps count for the samples: a step that is missing is reported once, as a step.
     absent = sorted(_expected_steps(e) - recorded)
     if absent:
         yield f"the {side.name} recorded no rollouts of step {first_of(absent, 1)}"
