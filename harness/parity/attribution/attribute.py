@@ -75,7 +75,8 @@ def _search(judged: Judged, bench: Bench, attribution: Attribution, started: flo
     if unnamed:
         attribution.learned = replace(attribution.learned, aloud=read_aloud(e, explained, bench.texts))
     symptoms = _compared(e, bench, sides, attribution)
-    # A sampler that turns a token now and then turns others at the last weights.
+    # A sampler that turns a token now and then turns others at the last weights. So many healthy samples are drawn as
+    # well, and the case is then made of those that differ now.
     if unnamed and _shows_little(attribution) and len(explained.left(Kind.FLIP.of())):
         wide = choose(explained, judged.kinds, most_healthy=HEALTHY_IF_RARE)
         bench.open(wide, _allowed(e, len(wide)))
@@ -84,6 +85,8 @@ def _search(judged: Judged, bench: Bench, attribution: Attribution, started: flo
             samples = narrowed(wide, {number for side in sides for number in symptoms[side].by_sample})
         bench.open(samples, _allowed(e, len(samples)))
         symptoms = _compared(e, bench, sides, attribution)
+    # What no cause explains counts as reproduced only if the bench has every sample of it: interventions that remove
+    # the difference of some of them explain no others.
     attribution.reproduced = bool(open_) and {sample for _, sample in open_} <= {sample.number for sample in samples}
     attribution.drawn = sum(sample.offends for sample in samples)
     _note_cut_sequences(attribution, len(samples))
@@ -105,6 +108,7 @@ def _allowed(e: Evidence, samples: int) -> Tolerance:
     """Return what counts as equal on the bench, for a case of this many samples."""
     tolerance = e.tolerance
     allowed = Tolerance(tolerance.value, tolerance.margin)
+    # In half precision a few choices of a sound engine lie far from the reference's. How many depends on the tokens.
     if not tolerance.half:
         return allowed
     longest = whole(e.baseline.recording.records.settings.sampling.max_tokens)
@@ -153,9 +157,9 @@ def _search_side(s: Situation, attribution: Attribution, started: float) -> None
     """Make every intervention on one side. What it showed stays, even where the engine fails."""
     try:
         _one_side(s, attribution)
-        if any(key.family == itself(s.side).family for key in s.recorded) and vanished(
-            attribution.first[s.side], s.remaining
-        ):
+        # The recordings say that the engine disagrees with itself, and nothing is left: was its noise the fault's?
+        noise_was_recorded = any(key.family == itself(s.side).family for key in s.recorded)
+        if noise_was_recorded and vanished(attribution.first[s.side], s.remaining):
             live.regroup(s)
     finally:
         attribution.remaining[s.side] = s.remaining
@@ -179,6 +183,7 @@ def _one_side(s: Situation, attribution: Attribution) -> None:
             "between two equal draws; nothing was undone"
         )
         return
+    # The reference first: changing it costs no call of the engine, and leaves the engine as the run left it.
     reference.search(s)
     if s.remaining.total:
         live.search(s, then=reference.search)
