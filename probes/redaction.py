@@ -190,7 +190,7 @@ def _scrub_mapping(mapping: Mapping[Any, Any], *, keep: bool, depth: int) -> dic
         items = (keep, *mapping.items())
         if (same := _flat.get(items)) is not None:
             return dict(same)
-    secrets = _secrets
+    secrets = _secrets  # scrubbing may learn one; what was cleaned before it is then not remembered
     cleaned: dict[Any, Any] = {}
     for name, item in _without_pairs(mapping).items():
         short = type(name) is str and len(name) <= CACHED
@@ -290,6 +290,7 @@ class _CommandLine:
         is_option = word.startswith("-")
         if self.option and not (is_option and len(word) > 1):
             return self._scrub_value(word)
+        # A new option ends the values of the one before it.
         self.option, self.takes_several = "", False
         if self.key_follows and not is_option and "://" not in word:
             self.key_follows = False
@@ -413,6 +414,8 @@ def _once(message: str) -> str:
         message = _known_pattern.sub(WITHHELD, message)
     if len(message) < SHORTEST and message.isalnum():
         return message
+    # Patterns are dear, and looking for their marks is cheap. Rules only withhold, so the marks of the text as it was
+    # before the first of them do for all.
     lowered = message.lower()
     message = by_rules(message, lowered, RULES)
     if not message.isascii():
