@@ -34,8 +34,9 @@ def stale_weights(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explan
     record = side.sync
     groups: dict[tuple[int, ...], list[str]] = {}
     for name in {**record.absent, **record.stale}:
+        # A tensor that was not sent may not have changed. It counts where its digest is old, or the proof fails.
         stale_versions = record.stale_versions.get(name, ())
-        proven = [v for v in record.absent_versions.get(name, ()) if v in record.proof_beyond]
+        proven = [version for version in record.absent_versions.get(name, ()) if version in record.proof_beyond]
         versions = tuple(sorted({*stale_versions, *proven}))
         if versions:
             groups.setdefault(versions, []).append(name)
@@ -138,8 +139,10 @@ def _not_loaded(
 ) -> Iterator[Explanation]:
     titled = list(_titled(family, sorted(loads), side.sync.names))
     for key, tensors in titled:
-        versions = tuple(sorted({version for name in tensors for version in loads[name]}))
-        workers = {worker for name in tensors for of_version in loads[name].values() for worker in of_version}
+        versions = tuple(sorted(set().union(*(loads[name] for name in tensors))))
+        workers: set[str] = set()
+        for name in tensors:
+            workers.update(*loads[name].values())
         who = " and ".join(filter(None, sorted(workers)))
         steps = steps_of(e, side, versions)
         proofs = _without(e, side, steps, versions)
