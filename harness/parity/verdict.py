@@ -250,6 +250,7 @@ def _decide(
     minimum: Minimum,
 ) -> Verdict:
     # Causes first: a check whose difference a cause explains says so, and a cause that failed is a check of its own.
+    # What a replay cannot draw is taken out before the grounds, or it would count as untested.
     explained = explain.explain(e, kinds)
     causes = explain.named(explained, kinds)
     outcomes, not_applicable = _within_reach(e, with_causes(e, outcomes, explained, causes))

@@ -80,6 +80,7 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
         start = _start(first, from_step)
         if start is not None:
             options.say(start.summary)
+        # A run that was cut short is judged as far as it came: the exception becomes a part of the verdict.
         cut, warm = None, None
         try:
             with guarded(folder, options) as guard, cluster_for([side], options) as (cluster, warm):
