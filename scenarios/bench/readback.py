@@ -64,6 +64,7 @@ def compare(session: Actor, policy: str, model: Any, names: list[str] | None = N
     answers = _worker_answers(session, order)
     if answers is None:
         return HeldReport(unreadable={"every tensor": "the engine does not show what it holds"})
+    # What any worker cannot show is not compared: equal parts of the others do not make the whole tensor equal.
     wanted = names or learned.names
     unreadable = {name: why for answer in answers for name, why in answer["unreadable"].items() if name in wanted}
     read = [name for name in wanted if name not in unreadable]
@@ -198,14 +199,14 @@ def _tensor_instead(
 
     `shards`: the cut, the type and the row digests of what each worker holds.
     """
-    for other_name in learned.names:
-        if other_name == name:
+    for peer_name in learned.names:
+        if peer_name == name:
             continue
-        theirs = learned.tensor(other_name)
-        if theirs.shape == shape and all(
-            digests(_part(theirs, cut).to(getattr(torch, dtype))) == rows for cut, dtype, rows in shards
-        ):
-            return other_name
+        tensor = learned.tensor(peer_name)
+        if tensor.shape != shape:
+            continue
+        if all(digests(_part(tensor, cut).to(getattr(torch, dtype))) == rows for cut, dtype, rows in shards):
+            return peer_name
     return ""
 
 
@@ -220,10 +221,9 @@ def _of_another_rank(wrong: list[int], expected_rows: list[list[str]], held_rows
 def _worst(workers: list[dict[str, tuple[str, torch.Tensor | None]]]) -> dict[str, str]:
     """Return the state of each buffer over all workers; a worker that differs decides."""
     states: dict[str, str] = {}
-    for state in ("equal", "not tested", "differs"):
-        states |= {
-            name: state for worker in workers for name, (buffer_state, _) in worker.items() if buffer_state == state
-        }
+    for state in ("equal", "not tested", "differs"):  # later states overwrite earlier ones
+        for worker in workers:
+            states |= {name: state for name, (buffer_state, _) in worker.items() if buffer_state == state}
     return states
 
 
@@ -235,6 +235,8 @@ def _buffers(buffers: dict[str, torch.Tensor], model: Any) -> dict[str, tuple[st
         if right is None:
             states[name] = ("not tested", None)
             continue
+        # A table of angles has a row for each position, and its rounding grows with the position. Any other buffer is
+        # held to the size of its own numbers.
         gap = (buffer.double() - right.double()).abs()
         allowed = ROTARY_ROUNDINGS * max(torch.finfo(buffer.dtype).eps, torch.finfo(torch.float32).eps)
         if gap.ndim > 1:

@@ -195,6 +195,7 @@ class Trainer:
         result = self._hooks.joined(answers)
         used, completions = result.used, result.completions
         _check_answers(step, requests, used)
+        # In a guided run the trainer takes the guide's tokens, and keeps beside them what the engine itself chose.
         drawn = {} if guide is None else {completion.sample: tuple(completion.output_ids) for completion in completions}
         samples = [
             Sample(r.sample, r.prompt_ids, tuple(ids), drawn.get(r.sample, ()))
