@@ -67,6 +67,7 @@ def experiences(e: EvidenceBuilder, baseline: Table, candidate: Table) -> None:
     # Advantages and returns are normalised over the batch, so a sample that differs moves those of all others.
     compared_columns = COLUMNS if is_whole_batch else [name for name in COLUMNS if name not in NORMALISED]
     for values in _paired_values(baseline, candidate, baseline_rows, candidate_rows, sample, compared_columns):
+        # Frozen models answer the same in both runs. Where rounding hides a single difference, its mean may still show.
         if values.name in FROZEN and not exact:
             _shift(e, values)
         if values.name == "reward":

@@ -64,9 +64,9 @@ class Separation:
     @property
     def complete(self) -> bool:
         """Whether the property says of each token whether it differs."""
-        return self.exact and (
-            self.having == self.having_differing or (not self.having_differing and self.lacking == self.differing)
-        )
+        all_with_it_differ = self.having == self.having_differing
+        all_without_it_differ = not self.having_differing and self.lacking == self.differing
+        return self.exact and (all_with_it_differ or all_without_it_differ)
 
     def in_words(self) -> str:
         """Return the separation as a clause."""

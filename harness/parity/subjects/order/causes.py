@@ -128,7 +128,8 @@ def _floor(e: Evidence, party: str, affected: list[tuple[int, int]]) -> tuple[Di
     floor_steps = set(e.side(party).recording.steps("floor"))
     if not floor_steps:
         return ()
-    permuted = floor_steps <= {step for step, _ in affected} or all(_reordered(e, party, s) for s in floor_steps)
+    permuted_steps = {step for step, _ in affected}
+    permuted = floor_steps <= permuted_steps or all(_reordered(e, party, step) for step in floor_steps)
     return (Kind.FLOOR.of(party),) if permuted else ()
 
 

@@ -130,6 +130,7 @@ def _side(e: Evidence, rank: int) -> str:
             if answering_rank != rank:
                 samples_elsewhere.update(share.samples)
         in_other_ranks = np.isin(table.sample, sorted(samples_elsewhere))
+        # A difference on samples of other ranks is no fault of this one alone: then nothing is told.
         if not rows_equal[in_other_ranks].all():
             return ""
         if not rows_equal[~in_other_ranks].all():

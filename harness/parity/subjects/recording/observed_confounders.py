@@ -365,6 +365,7 @@ def _dealing(baseline: Ranks, candidate: Ranks) -> Iterator[Confounder]:
     Their sums are those of the other run, but round otherwise. Shares of other sizes are no matter of rounding
     (`SHAPE`).
     """
+    # Only the first step counts: from there on the learners round differently, whatever is dealt later.
     baseline_updates, candidate_updates = baseline.updates, candidate.updates
     for key in baseline_updates:
         baseline_shares, candidate_shares = (

@@ -160,7 +160,7 @@ def _expected_steps(e: Evidence) -> set[int]:
     """Return the promised steps; without a promise those that either side recorded."""
     # Recordings that were restricted to a window of steps promise only those.
     promised = e.candidate.recording.window or range(max(side.recording.promised_steps for side in e.sides))
-    return set(promised) or {step for side in e.sides for step in side.recording.steps("rollout")}
+    return set(promised) or set().union(*(side.recording.steps("rollout") for side in e.sides))
 
 
 def failed_jobs(e: Evidence) -> list[str]:
@@ -186,7 +186,9 @@ def absent_processes(e: Evidence) -> list[str]:
         return []
     # What either run recorded of a first process, both must have. Further trainers or engines may start or not: the
     # native stage has its own.
-    started_roles = {start.role or "" for side in e.sides for start in side.recording.records.starts if not start.rank}
+    started_roles: set[str] = set()
+    for side in e.sides:
+        started_roles.update(start.role or "" for start in side.recording.records.starts if not start.rank)
     problems = []
     for side in e.sides:
         processes = {(start.role or "", start.rank) for start in side.recording.records.starts}

@@ -80,6 +80,7 @@ def _stale(
         facts.append(f"the proof jumps to {figure(jump)} nats")
     if proofs and beside:
         facts.append(f"{beside} more left out at the same time, which the steps do not tell apart")
+    # An old value may have two reasons: the tensor was not sent, or it arrived with an older value.
     arrived = not any(name in record.absent for name in tensors)
     if arrived:
         summary = f"at weight version {versions[0]} the engine loaded older values of {key.parts[0]}"
