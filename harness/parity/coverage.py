@@ -25,6 +25,7 @@ MOST_NAMES, MOST_LETTERS = 8, 60  # limits for lists of unread names: a recordin
 
 def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:
     """Return the verdict's `coverage` (docs/reference/verdicts.md)."""
+    # What was not run has no figure: an absent key says "not recorded", where 0 would say "nothing".
     native = e.compared_native
     modes = [mode_name(e)]
     if e.lifted is not None and not e.lifted.skipped:

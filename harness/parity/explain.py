@@ -269,8 +269,11 @@ def _follows(explained: Explained, open_: dict[DivergenceKey, np.ndarray]) -> bo
     The sampler of such an engine is not judged, and what draws from other numbers draws other tokens.
     """
     e = explained.evidence
-    numbers = [Kind.NATIVE_LEARNER.of(side.name) for side in e.sides if e.native and side.name not in e.native.sampler]
-    return Kind.NATIVE.of() in open_ and any(key in e.first and key not in open_ for key in numbers)
+    if e.native is None or Kind.NATIVE.of() not in open_:
+        return False
+    unjudged = [side.name for side in e.sides if side.name not in e.native.sampler]
+    numbers = map(Kind.NATIVE_LEARNER.of, unjudged)
+    return any(key in e.first and key not in open_ for key in numbers)
 
 
 def unexplained(so_far: Explained, open_: dict[DivergenceKey, np.ndarray]) -> Cause:

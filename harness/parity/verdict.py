@@ -119,6 +119,7 @@ def judged_pair(
     recordings = []
     paths = [Path(run.path if isinstance(run, Run) else run) for run in (baseline, candidate)]
     second = {side: Path(path) for side, path in further.again.items()}
+    # Second runs are opened behind the pair. Whatever cannot be opened ends it before any step is read.
     for path in (*paths, *second.values()):
         try:
             recordings.append(library.open(path))

@@ -107,6 +107,7 @@ def _misnamed(
     matched = [interfaces_by_name[item] for item in _matching(wanted, list(interfaces_by_name), exact=exact)]
     missing = [item for item in wanted.split(",") if item not in ("", *interfaces_by_name)] if exact else []
     measured = f"{name}={wanted}; here are {', '.join(sorted(interfaces_by_name)) or 'none'}"
+    # The fix proposes an interface that is up and leads out of this machine.
     up = [item.name for item in interfaces_by_name.values() if item.up and not item.loopback]
     export = f"export {name}={up[0] if up else 'INTERFACE'}"
     if not matched or missing:
@@ -279,7 +280,7 @@ def _matching(wanted: str, names: list[str], exact: bool = False) -> list[str]:
     excluded, wanted = wanted.startswith("^"), wanted.removeprefix("^")
     is_exact, wanted = exact or wanted.startswith("="), wanted.removeprefix("=")
     parts = [part.partition(":")[0] for part in wanted.split(",") if part]
-    hit = [name for name in names if any(name == part if is_exact else name.startswith(part) for part in parts)]
+    hit = [name for name in names if (name in parts if is_exact else name.startswith(tuple(parts)))]
     return [name for name in names if name not in hit] if excluded else hit
 
 

@@ -24,7 +24,7 @@ from harness.parity.verdict import Judged
 from probes.format import whole
 from reports.model import Verdict
 from reports.text import counted
-from scenarios.bench.case import Symptoms, Tolerance
+from scenarios.bench.case import CaseSample, Symptoms, Tolerance
 from scenarios.remote import ActorFailed
 
 BUDGET_S = 60.0  # seconds for everything but the restart of an engine
@@ -75,19 +75,15 @@ def _search(judged: Judged, bench: Bench, attribution: Attribution, started: flo
     if unnamed:
         attribution.learned = replace(attribution.learned, aloud=read_aloud(e, explained, bench.texts))
     symptoms = _compared(e, bench, sides, attribution)
-    # A sampler that turns a token now and then turns others at the last weights. So many healthy samples are drawn as
-    # well, and the case is then made of those that differ now.
     if unnamed and _shows_little(attribution) and len(explained.left(Kind.FLIP.of())):
         wide = choose(explained, judged.kinds, most_healthy=HEALTHY_IF_RARE)
-        bench.open(wide, _allowed(e, len(wide)))
-        symptoms = _compared(e, bench, sides, attribution)
-        if not _shows_little(attribution):
-            samples = narrowed(wide, {number for side in sides for number in symptoms[side].by_sample})
+        samples = _narrowed(e, bench, sides, attribution, wide) or samples
         bench.open(samples, _allowed(e, len(samples)))
         symptoms = _compared(e, bench, sides, attribution)
     # What no cause explains counts as reproduced only if the bench has every sample of it: interventions that remove
     # the difference of some of them explain no others.
-    attribution.reproduced = bool(open_) and {sample for _, sample in open_} <= {sample.number for sample in samples}
+    in_case = {sample.number for sample in samples}
+    attribution.reproduced = bool(open_) and {number for _, number in open_} <= in_case
     attribution.drawn = sum(sample.offends for sample in samples)
     _note_cut_sequences(attribution, len(samples))
     if unnamed and _shows_little(attribution):
@@ -102,6 +98,20 @@ def _search(judged: Judged, bench: Bench, attribution: Attribution, started: flo
         _search_side(s, attribution, started)
     if unnamed:
         attribution.learned = replace(attribution.learned, past_cache=differ_past_cache(attribution.tried))
+
+
+def _narrowed(
+    e: Evidence, bench: Bench, sides: list[str], attribution: Attribution, wide: list[CaseSample]
+) -> list[CaseSample]:
+    """Return a case of the samples that differ now, of a wide one; [] where these show as little as the first.
+
+    A sampler that turns a token now and then turns others at the last weights. So many healthy samples are drawn too.
+    """
+    bench.open(wide, _allowed(e, len(wide)))
+    symptoms = _compared(e, bench, sides, attribution)
+    if _shows_little(attribution):
+        return []
+    return narrowed(wide, {number for side in sides for number in symptoms[side].by_sample})
 
 
 def _allowed(e: Evidence, samples: int) -> Tolerance:

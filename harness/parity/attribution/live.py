@@ -264,6 +264,7 @@ def narrowest(s: Situation) -> tuple[str, str]:
             "; every tensor that the engine holds is the learner's, and so is every buffer that the configuration "
             f"computes{more}: it computes other numbers with them"
         )
-    if nothing_wrong and any(tried.intervention == FRESH and tried.side == s.side for tried in s.tried):
+    fresh_differs_too = any(tried.intervention == FRESH and tried.side == s.side for tried in s.tried)
+    if nothing_wrong and fresh_differs_too:
         untested = 0  # what a fresh engine does as well, no earlier state did
     return description, "" if untested or s.evidence.tolerance.half else place

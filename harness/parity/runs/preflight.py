@@ -209,6 +209,7 @@ def _check_model(key: str, name: str) -> None:
         return
     else:
         wrong, fix = "no such directory, nor a downloaded model", f"hf download {name}"
+    # A directory beside it that holds a model is what a misspelt path was most likely meant to be.
     models = [] if path.exists() else [config.parent for config in path.parent.glob("*/config.json")]
     if (near := similar_path(path, models)) is not None:
         wrong = f"{wrong}; did you mean {near.name}?"

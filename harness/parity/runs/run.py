@@ -405,6 +405,7 @@ class _Stages:
         early = self._begin_early(experiment, policy)
         experiment.record(self.candidate, guide=self.baseline.run_dir if self.candidate.scenario.guided else None)
         self.clock.lap("candidate_s")
+        # The bench needs both engines as the runs left them. The stages after it start engines of their own.
         if self.options.attribution:
             self.attribution = _attributed(
                 experiment, self.baseline, self.candidate, early=early, cap=self.options.cap, library=self.library
