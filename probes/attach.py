@@ -328,6 +328,7 @@ def serve() -> tuple[Any, str]:
     path = os.path.join(folder, f"{os.getpid()}.sock")
     if os.path.exists(path):  # left by an earlier process with this pid
         os.unlink(path)
+    # torch's log level is one for the whole process, so it is changed only while the server starts.
     level = _log_level()
     before = level.value if level is not None else 0
     try:

@@ -295,7 +295,8 @@ class _CommandLine:
         if self.key_follows and not is_option and "://" not in word:
             self.key_follows = False
             return _withheld(word)
-        self.key_follows = self._asks_for_key(word) or (self.key_follows and (is_option or "://" in word))
+        may_precede_key = is_option or "://" in word  # wandb login --host https://... KEY
+        self.key_follows = self._asks_for_key(word) or (self.key_follows and may_precede_key)
         if cleaned := _scrub_assignment(word) or self._scrub_login(before, word):
             return cleaned
         self.option, self.takes_several = self._secret_option(word)
@@ -335,11 +336,13 @@ class _CommandLine:
             return word, False
         if word.startswith("-") and is_secret(word) and " " not in word:
             return word, word.lower().endswith("s")
-        if word == "-p" and any(
-            program in self.programs and command in {*self.programs, ""} for program, command in _PASSWORD_OPTION
-        ):
+        if word == "-p" and any(self._runs(program, command) for program, command in _PASSWORD_OPTION):
             return "password", False
         return "", False
+
+    def _runs(self, program: str, command: str) -> bool:
+        """Whether the line runs a program with this command; "": with any."""
+        return program in self.programs and (not command or command in self.programs)
 
     def _joins_password(self, word: str) -> bool:
         """Whether the word is an option joined with a password: mysql -pPASSWORD."""

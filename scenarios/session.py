@@ -227,6 +227,7 @@ class EngineSession:
             with registry.guarded(self.backend):
                 return work()
         except Exception as error:
+            # "See the stack trace above" is of no use to a caller who does not see the engine's output: look there.
             ok, message = False, f"{type(error).__name__}: {error}"
             if not last_words.is_pointer(str(error)):
                 raise

@@ -84,6 +84,7 @@ def configured(call: Call) -> None:
     seeds = {"trainer": args.seed, "data": args.data_seed if args.data_seed is not None else args.seed}
     if _colocated(trainer):
         seeds["engine"] = trainer.accelerator.process_index // trainer.vllm_generation.tensor_parallel_size
+    # Digests need the whole weights in one process.
     call.job.memory["whole"] = not _sharded(trainer)
     backend = _backend(trainer)
     missing = _missing(trainer, digests=call.job.digests)

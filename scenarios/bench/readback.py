@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -173,16 +174,13 @@ def _otherwise(
     wrong = [rank for rank, rows in enumerate(held_rows) if rows != expected_rows[rank]]
     if not wrong:
         return None
-    # A row counts once even if several workers hold parts of it.
-    apart: set[int] = set()  # rows of the whole tensor
+    apart: set[int] = set()  # rows of the whole tensor: one counts once even if several workers hold parts of it
     for rank in wrong:
         cut, _ = kinds[rank]
-        first = cut[1] if cut and cut[0] == 0 else 0  # a cut along another dimension has a part of every row
-        pairs = zip(expected_rows[rank], held_rows[rank], strict=True)
-        apart.update(at for at, (expected, held) in enumerate(pairs, start=first) if expected != held)
+        apart.update(_rows_apart(cut, expected_rows[rank], held_rows[rank]))
     # Look for an explanation, the most specific one first.
     how = _of_another_rank(wrong, expected_rows, held_rows)
-    if not how and all(Counter(expected_rows[rank]) == Counter(held_rows[rank]) for rank in wrong):
+    if not how and all(_is_permuted(expected_rows[rank], held_rows[rank]) for rank in wrong):
         how = "its rows permuted"
     if not how:
         shards = [(*kinds[rank], held_rows[rank]) for rank in wrong]
@@ -190,6 +188,19 @@ def _otherwise(
         how = f"the learner's {instead}" if instead else ""
     marks = {rank: hashlib.sha256("".join(held_rows[rank]).encode()).hexdigest()[:16] for rank in wrong}
     return HeldOtherwise(name, len(apart), tensor.shape[0] if tensor.ndim else 1, how, marks, len(answers))
+
+
+def _rows_apart(cut: Cut | None, expected: list[str], held: list[str]) -> Iterator[int]:
+    """Yield the rows of the whole tensor in which a worker's part differs. `cut`: that part; None for all of it."""
+    first = cut[1] if cut and cut[0] == 0 else 0  # a cut along another dimension has a part of every row
+    for at, pair in enumerate(zip(expected, held, strict=True), start=first):
+        if pair[0] != pair[1]:
+            yield at
+
+
+def _is_permuted(expected: list[str], held: list[str]) -> bool:
+    """Whether the same rows are there, in another order."""
+    return Counter(expected) == Counter(held)
 
 
 def _tensor_instead(

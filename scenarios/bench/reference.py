@@ -233,6 +233,7 @@ class Reference:
                 self._draw(response.number, alteration),
             )
             rows = self._penalised_from(self._went_on(response), response.number, alteration)[: len(response.output)]
+            # Whole samples are left out beyond that many logits, which the search holds in memory.
             numbers += rows.numel()
             if not response.output or numbers > FITTED_LOGITS:
                 continue

@@ -168,6 +168,7 @@ class Trainer:
         if self.scenario.train:
             with _timed(seconds, "train"), self._recorder.span("train", step=index):
                 metrics |= self._train(index, made)
+            # The version counts updates: what is drawn in the next step is drawn with it.
             self.version = index + 1
             with _timed(seconds, "sync"):
                 synced = self._send(step=index)
