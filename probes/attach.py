@@ -110,23 +110,24 @@ class Quiet:
     def open(self) -> None:
         """Make the file, unless it exists."""
         with self._lock:
-            if self._recorder is None and not self.off:
-                try:
-                    role, (rank, world) = role_now(), rank_now()
-                    role = next((ours for theirs, ours in roles.items() if role.startswith(theirs)), role)
-                    self._recorder = install.start(
-                        self.directory, role=re.sub(r"[^A-Za-z0-9_.]", "_", role), rank=rank or 0,
-                        world_size=world or 1, groups=False,
-                    )  # fmt: skip
-                except Exception as error:
-                    if of_a_signal(error):
-                        raise
-                    self.off = error_text(error)
-                    _tell(f"this process is not recorded: {self.off}; {SHARED}")
-                    return
-                _look_around(Path(self.directory))
-                for greet in greetings:
-                    greet(self)
+            if self._recorder is not None or self.off:
+                return
+            try:
+                role, (rank, world) = role_now(), rank_now()
+                role = next((ours for theirs, ours in roles.items() if role.startswith(theirs)), role)
+                self._recorder = install.start(
+                    self.directory, role=re.sub(r"[^A-Za-z0-9_.]", "_", role), rank=rank or 0,
+                    world_size=world or 1, groups=False,
+                )  # fmt: skip
+            except Exception as error:
+                if of_a_signal(error):
+                    raise
+                self.off = error_text(error)
+                _tell(f"this process is not recorded: {self.off}; {SHARED}")
+                return
+            _look_around(Path(self.directory))
+            for greet in greetings:
+                greet(self)
 
     def event(self, kind: str, /, **fields: Any) -> None:
         if self.off or self.pid != os.getpid():
@@ -265,6 +266,7 @@ class Attachment:
 
     def _look(self) -> None:
         """Update what changes while a process starts: its title, its rank, whether torch.distributed is loaded."""
+        # A process is given its title and its rank while it starts. Later they change rarely, and each look costs time.
         if self._heart is None or self._heart.count % 5 == 0 or self._rank == NOWHERE:
             self._role, self._rank = role_now(), rank_now()
         if self._server is None and collectives.MODULE in sys.modules:
@@ -291,6 +293,7 @@ class Attachment:
         try:
             beat = json.loads(path.read_bytes())
             quiet_s = (time.monotonic_ns() - beat["t_ns"]) / 1e9
+            # Clocks since boot and pids are of one machine: on another node they say nothing of the watchdog.
             if beat.get("ended") or beat["host"] != os.uname().nodename:
                 return
             has_ended = not _alive(int(beat["pid"]))
@@ -325,6 +328,7 @@ def serve() -> tuple[Any, str]:
     path = os.path.join(folder, f"{os.getpid()}.sock")
     if os.path.exists(path):  # left by an earlier process with this pid
         os.unlink(path)
+    # torch's log level is one for the whole process, so it is changed only while the server starts.
     level = _log_level()
     before = level.value if level is not None else 0
     try:

@@ -64,13 +64,17 @@ def watch(recorder: Recorder) -> bool:
         return True
     _watching.append(recorder)
     if not _originals:
-        for maker in (*MAKERS, HELPER, MEETING):
-            if hasattr(c10d, maker):
-                original = _originals[maker] = getattr(c10d, maker)
-                _replace(maker, original, _meeting(original) if maker == MEETING else _recording(maker, original))
+        _hook_makers(c10d)
     if c10d.is_initialized():
         _record(c10d, c10d.group.WORLD, [recorder])
     return True
+
+
+def _hook_makers(c10d: Any) -> None:
+    for maker in (*MAKERS, HELPER, MEETING):
+        if hasattr(c10d, maker):  # split_group is of newer versions of torch
+            original = _originals[maker] = getattr(c10d, maker)
+            _replace(maker, original, _meeting(original) if maker == MEETING else _recording(maker, original))
 
 
 def unwatch(recorder: Recorder) -> None:
@@ -97,6 +101,8 @@ def _replace(maker: str, old: Callable[..., Any], new: Callable[..., Any]) -> No
 def _recording(maker: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def make(*args: Any, **kwargs: Any) -> Any:
+        # The helper is called by torch's own makers, which record what it made. Called by itself, it is a framework's
+        # copy of init_process_group that calls it, and nobody else would record the group.
         recorders, beside = list(_watching), maker == HELPER and not getattr(_making, "name", None)
         with _open(maker, original, args, kwargs, recorders):
             made = original(*args, **kwargs)
@@ -161,10 +167,12 @@ def _expected(original: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
                 fields[name] = list(value)
         elif isinstance(value, (int, str)) and value not in (-1, "", "undefined"):
             fields[name] = value
-    for name, variable in (("world_size", "WORLD_SIZE"), ("rank", "RANK")):
-        setting = os.environ.get(variable, "")
-        if original.__name__ == "init_process_group" and name not in fields and setting.isdigit():
-            fields[name] = int(setting)
+    # The method env://, the default, takes what was not passed from these variables.
+    if original.__name__ == "init_process_group":
+        for name, variable in (("world_size", "WORLD_SIZE"), ("rank", "RANK")):
+            setting = os.environ.get(variable, "")
+            if name not in fields and setting.isdigit():
+                fields[name] = int(setting)
     return fields
 
 

@@ -99,9 +99,8 @@ def withheld(environ: Mapping[str, str] | None = None) -> list[str]:
     listed.
     """
     environ = os.environ if environ is None else environ
-    return sorted(
-        name for name in environ if _WITHHELD.fullmatch(name) and (is_secret(name) or not VARIABLES.fullmatch(name))
-    )
+    of_families = [name for name in environ if _WITHHELD.fullmatch(name)]
+    return sorted(name for name in of_families if is_secret(name) or not VARIABLES.fullmatch(name))
 
 
 def libraries() -> list[str]:

@@ -131,6 +131,7 @@ class Answers:
         if question == self._answered or not (loops := running()):
             return False
         self._answered = question
+        # Two looks tell what is stuck from what is merely waiting at this moment: the same future, a moment later.
         before = {task: _waiter(task) for loop in loops for task in _tasks(loop)}
         self._wait(STILL_S)
         looks = [_look(loop, before) for loop in loops[:MOST_LOOPS]]

@@ -323,6 +323,7 @@ class Run:
                 journal.sealed = self.sealed or is_sealed(stream.readline(limits.LINE_BYTES))
                 stream.seek(0)
                 for at, length, event in read_lines(stream, sealed=journal.sealed):
+                    # Only a close event that is last closes the journal: a process that recorded on was not done.
                     journal.opening = journal.opening or checked_open(event)
                     journal.closing = event if event["kind"] == "close" else None
                     journal.kinds[event["kind"]].append(at)
@@ -340,6 +341,7 @@ class Run:
 
     def _scan_frames(self, path: Path) -> TokenLogIndex:
         log = TokenLogIndex(path, f"{TOKENS}/{path.name}")
+        # Frames before the first damage stay readable: each was checked when it was taken into the list.
         try:
             with open(path, "rb") as stream:
                 for number, extent in enumerate(read_extents(stream)):
@@ -403,7 +405,7 @@ class Run:
         # What is damaged was named before. A file that is torn cannot equal its entry either.
         present, damaged = set(index.present(self.path)), {name for name, _ in self.torn}
         missing = [name for name in self._index if name not in present and name not in damaged]
-        for name in missing[:MOST_NAMED]:
+        for name in missing[:MOST_NAMED]:  # a folder that was deleted would fill the verdict with names
             self.torn.append((name, "the file is missing; the index of the run lists it"))
         if len(missing) > MOST_NAMED:
             self.torn.append((INDEX, f"{len(missing) - MOST_NAMED} more files that it lists are missing"))
@@ -438,23 +440,29 @@ class Run:
         journals = {journal.path.name for journal in self._journals}
         frames = {log.name: Counter(extent.kind for extent in log.extents) for log in self._logs}
         # An index names every file. Without one, files that lay beside each other tell that one is missing.
-        for log in self._logs if self._index is None else ():
+        unnamed_logs = self._logs if self._index is None else []
+        for log in unnamed_logs:
             if f"{log.path.stem}.jsonl" not in journals:
                 self.torn.append((f"{EVENTS}/{log.path.stem}.jsonl", "the file is missing; its tokens file is there"))
         processes = {journal.process for journal in self._journals}
         for journal in self._journals:
             self._check_run(journal)
+            # A name that no process has is a user's own choice. That of another process means that two were exchanged.
             if journal.path.stem != journal.process and journal.path.stem in processes:
                 self._damage(journal.name, f"{journal.process} wrote it: files have changed names")
-            if journal.closing is not None:
-                tokens = f"{TOKENS}/{journal.path.stem}.bin"
-                self._compare_records(journal, journal.closing, tokens, frames.get(tokens, Counter()))
-                if self._index is None:
-                    self._miss_files(journal, journal.closing, journals)
-            else:
-                self.incomplete.append(journal.name)
-                if os.path.exists(f"{journal.path}{FULL_SUFFIX}"):
-                    self.torn.append((journal.name, "the disk was full: records of this process are missing"))
+            if journal.closing is None:
+                self._note_unclosed(journal)
+                continue
+            tokens = f"{TOKENS}/{journal.path.stem}.bin"
+            self._compare_records(journal, journal.closing, tokens, frames.get(tokens, Counter()))
+            if self._index is None:
+                self._miss_files(journal, journal.closing, journals)
+
+    def _note_unclosed(self, journal: JournalIndex) -> None:
+        """Note a journal whose process did not close it, and why, where the process could still say so."""
+        self.incomplete.append(journal.name)
+        if os.path.exists(f"{journal.path}{FULL_SUFFIX}"):
+            self.torn.append((journal.name, "the disk was full: records of this process are missing"))
 
     def _compare_records(
         self, journal: JournalIndex, closing: Mapping[str, Any], tokens: str, frames: Counter[str]

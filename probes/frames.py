@@ -132,26 +132,32 @@ def pack(values: Any, dtype: str) -> memoryview:
     """Return `values` as a contiguous typed memoryview, as `Flat.of` describes it."""
     code = _code(dtype)
     if hasattr(values, "detach"):  # a torch tensor, recognised without importing torch
-        if values.device.type != "cpu":
-            raise TypeError(f"an array on {values.device} cannot be recorded: copy it to the CPU first")
-        values = values.detach()
-        try:
-            values = values.numpy()
-        except (TypeError, RuntimeError):  # bfloat16 has no NumPy image, or NumPy is not installed
-            values = values.tolist()
+        values = _on_cpu(values)
     if isinstance(values, (list, tuple, range)):
         return memoryview(array(code, values))
     view = memoryview(values)
     if view.ndim != 1:
         raise TypeError(f"a recorded array has one dimension, not {view.ndim}: flatten it, or use Ragged")
-    if not view.nbytes:
+    if not view.nbytes:  # `cast` refuses a view without a byte
         return memoryview(array(code))
+    # A buffer of the same bytes is taken as it is. Any other is converted number by number, which checks each of them.
     if view.c_contiguous and view.itemsize == _SIZES[dtype] and view.format in _SAME[dtype]:
         return view if view.format == code else view.cast("B").cast(code)
     try:
         return memoryview(array(code, view.tolist()))
     except NotImplementedError:  # a buffer format that Python cannot read by itself, such as half precision
         return memoryview(array(code, values.tolist()))
+
+
+def _on_cpu(tensor: Any) -> Any:
+    """Return the numbers of a tensor as an array of NumPy, or as a list where NumPy cannot hold them."""
+    if tensor.device.type != "cpu":
+        raise TypeError(f"an array on {tensor.device} cannot be recorded: copy it to the CPU first")
+    tensor = tensor.detach()
+    try:
+        return tensor.numpy()
+    except (TypeError, RuntimeError):  # bfloat16 has no NumPy image, or NumPy is not installed
+        return tensor.tolist()
 
 
 def encode_frame(
@@ -227,6 +233,7 @@ def read_extents(stream: BinaryIO) -> Iterator[Extent]:
     at = 0
     while prefix := stream.read(PREFIX.size):
         try:
+            # A killed process may have left a part of a prefix. It is unfinished only if it begins as a frame does.
             if not MAGIC.startswith(prefix[: len(MAGIC)]):
                 raise FormatError(f"a frame begins with {MAGIC!r}, not with {prefix[: len(MAGIC)]!r}")
             if len(prefix) < PREFIX.size:

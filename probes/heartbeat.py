@@ -107,6 +107,7 @@ def place(frame: FrameType | None) -> Place:
         code = frame.f_code
         if depth < SHOWN:
             stack.append(f"{_short(code.co_filename)}:{frame.f_lineno} {code.co_name}"[:TEXT])
+        # Further out than the wait itself, and stronger: what a rank calls to get its orders is not its work.
         if any(code.co_name == function and code.co_filename.endswith(file) for file, function in _ORDERS):
             wait = "idle"
         stopped = stopped or (os.path.basename(code.co_filename), code.co_name) in _BREAKPOINTS

@@ -80,6 +80,7 @@ def _chained_seals(file: Path) -> str:
             prefix = os.pread(stream.fileno(), PREFIX.size, at)
             if len(prefix) < PREFIX.size or not prefix.startswith(MAGIC):
                 return ""
+            # A trailer is the checksum of its frame, so a chain of them stands for the content that is skipped here.
             _, header, payload, *_ = PREFIX.unpack(prefix)
             at += PREFIX.size + header + payload + TRAILER.size
             if at > size:

@@ -179,6 +179,7 @@ def read_lines(stream: BinaryIO, *, sealed: bool = False) -> Iterator[tuple[int,
             raise FormatError(f"byte {at}: a line has more than {LINE_BYTES >> 20} MiB")
         if not line.endswith(b"\n"):
             raise Torn(f"{len(line)} bytes of an unfinished last line at byte {at}")
+        # The content is judged before the checksum, so that an error names what is wrong rather than that something is.
         try:
             sealed = sealed or (not number and is_sealed(line))
             event = decode_line(line)

@@ -190,7 +190,7 @@ def _scrub_mapping(mapping: Mapping[Any, Any], *, keep: bool, depth: int) -> dic
         items = (keep, *mapping.items())
         if (same := _flat.get(items)) is not None:
             return dict(same)
-    secrets = _secrets
+    secrets = _secrets  # scrubbing may learn one; what was cleaned before it is then not remembered
     cleaned: dict[Any, Any] = {}
     for name, item in _without_pairs(mapping).items():
         short = type(name) is str and len(name) <= CACHED
@@ -290,11 +290,13 @@ class _CommandLine:
         is_option = word.startswith("-")
         if self.option and not (is_option and len(word) > 1):
             return self._scrub_value(word)
+        # A new option ends the values of the one before it.
         self.option, self.takes_several = "", False
         if self.key_follows and not is_option and "://" not in word:
             self.key_follows = False
             return _withheld(word)
-        self.key_follows = self._asks_for_key(word) or (self.key_follows and (is_option or "://" in word))
+        may_precede_key = is_option or "://" in word  # wandb login --host https://... KEY
+        self.key_follows = self._asks_for_key(word) or (self.key_follows and may_precede_key)
         if cleaned := _scrub_assignment(word) or self._scrub_login(before, word):
             return cleaned
         self.option, self.takes_several = self._secret_option(word)
@@ -334,11 +336,13 @@ class _CommandLine:
             return word, False
         if word.startswith("-") and is_secret(word) and " " not in word:
             return word, word.lower().endswith("s")
-        if word == "-p" and any(
-            program in self.programs and command in {*self.programs, ""} for program, command in _PASSWORD_OPTION
-        ):
+        if word == "-p" and any(self._runs(program, command) for program, command in _PASSWORD_OPTION):
             return "password", False
         return "", False
+
+    def _runs(self, program: str, command: str) -> bool:
+        """Whether the line runs a program with this command; "": with any."""
+        return program in self.programs and (not command or command in self.programs)
 
     def _joins_password(self, word: str) -> bool:
         """Whether the word is an option joined with a password: mysql -pPASSWORD."""
@@ -413,6 +417,8 @@ def _once(message: str) -> str:
         message = _known_pattern.sub(WITHHELD, message)
     if len(message) < SHORTEST and message.isalnum():
         return message
+    # Patterns are dear, and looking for their marks is cheap. Rules only withhold, so the marks of the text as it was
+    # before the first of them do for all.
     lowered = message.lower()
     message = by_rules(message, lowered, RULES)
     if not message.isascii():

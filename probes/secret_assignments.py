@@ -67,6 +67,7 @@ def without_named(message: str, pattern: re.Pattern[str]) -> str:
     parts, done, at = [], 0, 0
     lists: _Lists | None = None
     while match := pattern.search(message, at):
+        # Behind a name that hides nothing the search goes on at once: its value may begin the next assignment.
         at = match.end()
         label = _secret_label(match)
         if label is None or not _announces_secret(label, match):
@@ -120,6 +121,7 @@ def _shows_secret(label: _Label, value: str) -> bool:
         return False
     if (label.is_vague or _may_be_prose(label)) and not looks_random(value):
         return False
+    # "--token is missing": behind an option without a sign the sentence may just go on.
     apart = label.written.rstrip()[-1:] not in ("=", ":", ",", '"', "'")
     if label.is_option and apart and value.lower().rstrip(".,:;") in PROSE:
         return False
@@ -172,6 +174,7 @@ def _value(message: str, at: int, name: str, lists: _Lists) -> tuple[int, int]:
         return (at, end) if is_strong(name) or lists.holds_random(at, end) else (at, at)
     if first == "-" and (items := _ITEMS.match(message, at)):
         return at, items.end()
+    # Cookies and logins have blanks and signs in them, so they end with their line.
     if name.lower().endswith(("cookie", "authorization")) or _is_whole_line(message, at, name):
         return at, _LINE.match(message, at).end()  # type: ignore[union-attr]
     bare = _BARE.match(message, at)
@@ -198,6 +201,7 @@ def _quoted(message: str, opening: re.Match[str]) -> tuple[int, int]:
 def _block_end(message: str, at: int, end: int) -> int:
     """Where a block of YAML ends whose `|` is at `at`: all lines below it that are indented deeper than its key, at
     least one."""
+    # The text may be JSON that holds YAML: then a line ends with a backslash and an n.
     near = max(0, at - MOST_INDENT)
     line = max(message.rfind("\n", near, at) + 1, message.rfind("\\n", near, at) + 2, near)
     indent = len(message[line:at]) - len(message[line:at].lstrip(" \t-"))

@@ -156,6 +156,8 @@ def _kind(name: str) -> str:
         return ""
     if _CARRIERS.fullmatch(leaf):
         return "strong"
+    # A clear word decides wherever it stands in a name with points. Weak words count in the last part only: what is
+    # called `token.count` is a count.
     all_words = [word.lower() for word in _WORD.findall(bare)]
     if not bare.isascii() and _FOREIGN.search(bare.lower()):
         return "strong"
@@ -183,16 +185,23 @@ def _is_weak(words: list[str], all_words: list[str]) -> bool:
 
 def _is_secret_word(word: str, before: str, after: list[str]) -> bool:
     """Whether this word is a key or a token that is secret, judged by its neighbours."""
+    of_tokens = bool(after) and after[0] in _AFTER_TOKEN  # token_ids, token_count
     if word in ("key", "keys"):  # a key of something, at the end of a name or about a file: api_key, ssh_key_path
-        last = not after or (len(after) == 1 and (after[0] in _AFTER_KEY or after[0].isdigit()))
-        return bool(before) and before not in _BEFORE_KEY and (last or after[-1] in _ABOUT_FILES)
+        return bool(before) and before not in _BEFORE_KEY and _may_end_key(after)
     if word == "token":  # unless of a text or a count: pad_token, token_ids
-        return before not in _BEFORE_TOKEN and not (after and after[0] in _AFTER_TOKEN)
+        return before not in _BEFORE_TOKEN and not of_tokens
     if word == "tokens":
         return before not in _BEFORE_TOKEN and not after
     if word.endswith("token"):  # hftoken
-        return word.removesuffix("token") not in _BEFORE_TOKEN and not (after and after[0] in _AFTER_TOKEN)
+        return word.removesuffix("token") not in _BEFORE_TOKEN and not of_tokens
     return word in ("wandbkey", "sshkey", "openaikey", "hfkey")
+
+
+def _may_end_key(after: list[str]) -> bool:
+    """Whether these are words that may follow `key` in the name of a secret key: none, a number, a file."""
+    if not after or after[-1] in _ABOUT_FILES:
+        return True
+    return len(after) == 1 and (after[0] in _AFTER_KEY or after[0].isdigit())
 
 
 # Every name of a secret in ASCII has one of these in its lower-case form; a text without them needs no closer look.

@@ -300,6 +300,7 @@ def _names_secret(sentence: re.Match[str], value: str) -> bool:
     `pad_token`, `cache key`; and the sentence or the value's form shows that the value is the secret."""
     begin = sentence.start("word")
     before = sentence.string[max(0, begin - 60) : begin]
+    # First the form, then the name: "the token was found" has the words of a secret, and nothing that looks like one.
     is_announced = bool(sentence["colon"])  # key provided: VALUE
     is_random = looks_random(value)
     is_clear = is_random or is_announced or bool(sentence["quoted"]) or before.lower().endswith(_REFUSED)
@@ -352,6 +353,7 @@ def _without_kaggle(pair: re.Match[str]) -> str:
 
 def _without_keys(message: str) -> str:
     """Remove private key blocks. One without its end extends to the end of the text."""
+    # A block that was cut short is withheld to the end of the text: what follows its beginning is the key itself.
     parts, at = [], 0
     while begin := _KEY_BEGINS.search(message, at):
         parts += [message[at : begin.start()], WITHHELD]

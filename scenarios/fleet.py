@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from scenarios.engines.engine_interface import Request, SyncGroup, SyncReport
+from scenarios.engines.engine_interface import Misloaded, Request, SyncGroup, SyncReport
 from scenarios.remote import Actor, Future
 from scenarios.session import RolloutResult
 
@@ -150,11 +150,9 @@ def _reports(reports: list[SyncReport]) -> SyncReport:
     for report in others:
         received |= {name: report.received[name] for name in reported_names if report.received[name] != received[name]}
     loaded = [report.loaded for report in reports if report.loaded is not None]
-    misloaded = [
-        dataclasses.replace(tensor, engine=number)
-        for number, report in enumerate(reports)
-        for tensor in report.misloaded
-    ]
+    misloaded: list[Misloaded] = []
+    for number, report in enumerate(reports):
+        misloaded += [dataclasses.replace(tensor, engine=number) for tensor in report.misloaded]
     return SyncReport(
         all(report.ok for report in reports),
         "; ".join(dict.fromkeys(report.message for report in reports if report.message)),

@@ -227,6 +227,7 @@ class EngineSession:
             with registry.guarded(self.backend):
                 return work()
         except Exception as error:
+            # "See the stack trace above" is of no use to a caller who does not see the engine's output: look there.
             ok, message = False, f"{type(error).__name__}: {error}"
             if not last_words.is_pointer(str(error)):
                 raise
@@ -394,11 +395,11 @@ class EngineSession:
         ]
         if not workers or None in workers:
             return report
-        wrong = [
-            Misloaded(name, kept, rank if len(workers) > 1 else None)
-            for rank, worker in enumerate(workers)
-            for name, kept in worker["otherwise"].items()
-        ]
+        wrong: list[Misloaded] = []
+        for rank, worker in enumerate(workers):
+            named_rank = rank if len(workers) > 1 else None
+            wrong += [Misloaded(name, kept, named_rank) for name, kept in worker["otherwise"].items()]
+        # A tensor counts as read back only where every worker could read its part.
         everywhere = set.intersection(*(set(worker["read"]) for worker in workers))
         return dataclasses.replace(report, loaded=len(everywhere), misloaded=tuple(wrong))
 
@@ -417,11 +418,10 @@ class EngineSession:
         requests = self._limited(requests)
         base = draw(requests)
         quarter = max(1, len(requests) // 4)
-        variants = {
-            "base": base,
-            "batch": [c for i in range(0, len(requests), quarter) for c in draw(requests[i : i + quarter])],
-            "order": draw(requests[::-1])[::-1],
-        }
+        in_parts: list[Completion] = []
+        for begin in range(0, len(requests), quarter):
+            in_parts += draw(requests[begin : begin + quarter])
+        variants = {"base": base, "batch": in_parts, "order": draw(requests[::-1])[::-1]}
         if guide is None:
             drawn = {r.sample: (c.output_ids, c.finish_reason) for r, c in zip(requests, base, strict=True)}
             # Some engines, such as SGLang, refuse to score what filled their KV pool. A `call` event has the error.

@@ -243,6 +243,7 @@ class Stage:
             arrays[name] = Ragged.of([view[name] for view in scored.views], "f4")
         if rewarded:
             arrays["reward"] = Flat.of([reward for part in rewarded for reward in part.result()], "f4")
+        # Fitting sampling parameters takes long. It is done only where the samples so far look as if others were used.
         so_far = self._views.setdefault(run_dir, [])
         so_far += scored.views
         fits = call(actor, "fit_native", samples, requested) if suspect(so_far) else []

@@ -54,20 +54,21 @@ def ask(skip: tuple[str, ...]) -> Found:
             for node in alive
         }  # fmt: skip
         places, silent = [], {}
+        hosts = {node["NodeManagerHostname"] for node in alive}
         until = time.monotonic() + PATIENCE_S
         for answer, node in pending.items():
             name = f"worker on {node['NodeManagerHostname']}"
-            if len({peer["NodeManagerHostname"] for peer in alive}) < len(alive):
+            if len(hosts) < len(alive):  # nodes in containers may share a host's name
                 name += f" ({node['NodeManagerAddress']}, {node['NodeID'][:6]})"
+            # All tasks run at once and share one deadline. A node whose answer is there by then gets its second.
             try:
                 facts = ray.get(answer, timeout=max(1.0, until - time.monotonic()))
                 skew, error = _skew(node["NodeID"])
                 places.append(Facts.from_dict({**facts, "where": name}, shell=False, skew_s=skew, skew_error_s=error,
                                               same_host=node["NodeID"] == here))  # fmt: skip
             except Exception as error:  # Ray raises many types of error; each means that this node did not answer
-                silent[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[-1] if str(error) else ''}"[
-                    :300
-                ]
+                last_line = str(error).strip().splitlines()[-1] if str(error) else ""
+                silent[name] = f"{type(error).__name__}: {last_line}"[:300]
     finally:
         for package in (harness.doctor.gather, probes):
             cloudpickle.unregister_pickle_by_value(package)
@@ -98,6 +99,7 @@ def _skew(node_id: str, rounds: int = 3) -> tuple[float, float]:
     task = ray.remote(read_clock).options(
         num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
     )
+    # The node read its clock somewhere within the round trip, half way at best: the shortest trip errs least.
     best: tuple[float, float] | None = None
     for _ in range(rounds):
         began = time.time_ns()

@@ -39,6 +39,7 @@ def look(
         ]
     if not existing:
         return [Unchecked(VERSIONS, ("harness env",), "there is no engine environment yet", "harness env create vllm")]
+    # What an environment has to fit is the interpreter of this process, which drives the engines.
     try:
         driver = Driver.here()
     except EnvironmentUnusable as error:  # the core installation runs no scenarios

@@ -25,6 +25,7 @@ MOST_NAMES, MOST_LETTERS = 8, 60  # limits for lists of unread names: a recordin
 
 def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:
     """Return the verdict's `coverage` (docs/reference/verdicts.md)."""
+    # What was not run has no figure: an absent key says "not recorded", where 0 would say "nothing".
     native = e.compared_native
     modes = [mode_name(e)]
     if e.lifted is not None and not e.lifted.skipped:
@@ -95,26 +96,25 @@ def _unread(side: Side, *, stage_read: bool) -> list[str]:
     """
     # What has no reader may differ without being noticed: other writers may record more than this version knows.
     recording = side.recording
-    fields = set()
+    fields: set[str] = set()
     for kind, usual in EVENT_KEYS.items():
         if usual:  # the others may have any fields
-            fields |= {f"{kind}.{key}" for key in recording.keys(kind) - usual}
+            fields.update(f"{kind}.{key}" for key in recording.keys(kind) - usual)
     keys = sorted(recording.manifest.keys() - MANIFEST_KEYS)
     silent: list[str] = []
     if "framework" not in recording.manifest and recording.scenario:
         settings, read = _paths(recording.scenario), _paths(Scenario().to_json())
         keys += sorted(f"scenario.{path}" for path in settings - read)
         silent = sorted(f"scenario.{path}" for path in _COUNTS - settings)
+    unread = {
+        " recorded events of kinds": sorted(recording.kinds - EVENT_KEYS.keys()),
+        " recorded fields of events": sorted(fields),
+        " recorded frames of kinds": sorted(recording.frame_kinds - FRAME_KEYS.keys()),
+        " recorded fields and arrays of frames": sorted(recording.unread_of_frames()),
+        "'s run.json has keys": keys,
+    }
     sentences = [
-        f"the {side.name}{what} that are not read: {_listed(names)}"
-        for what, names in (
-            (" recorded events of kinds", sorted(recording.kinds - EVENT_KEYS.keys())),
-            (" recorded fields of events", sorted(fields)),
-            (" recorded frames of kinds", sorted(recording.frame_kinds - FRAME_KEYS.keys())),
-            (" recorded fields and arrays of frames", sorted(recording.unread_of_frames())),
-            ("'s run.json has keys", keys),
-        )
-        if names
+        f"the {side.name}{what} that are not read: {_listed(names)}" for what, names in unread.items() if names
     ]
     if silent:
         sentences.append(f"the {side.name}'s run.json does not say how much it promises: no {_listed(silent)}")

@@ -253,6 +253,7 @@ def remaining(explained: Explained, kinds: list[DivergenceKey]) -> dict[Divergen
     open_ = {kind: items for kind in kinds if len(items := explained.left(kind))}
     if _follows(explained, open_):
         del open_[Kind.NATIVE.of()]
+    # In a guided run both learners take the tokens of the guide, so nothing downstream follows from a flip.
     if explained.evidence.guided:
         return open_
     # Tokens that differ change everything that is made of them.
@@ -268,13 +269,17 @@ def _follows(explained: Explained, open_: dict[DivergenceKey, np.ndarray]) -> bo
     The sampler of such an engine is not judged, and what draws from other numbers draws other tokens.
     """
     e = explained.evidence
-    numbers = [Kind.NATIVE_LEARNER.of(side.name) for side in e.sides if e.native and side.name not in e.native.sampler]
-    return Kind.NATIVE.of() in open_ and any(key in e.first and key not in open_ for key in numbers)
+    if e.native is None or Kind.NATIVE.of() not in open_:
+        return False
+    unjudged = [side.name for side in e.sides if side.name not in e.native.sampler]
+    numbers = map(Kind.NATIVE_LEARNER.of, unjudged)
+    return any(key in e.first and key not in open_ for key in numbers)
 
 
 def unexplained(so_far: Explained, open_: dict[DivergenceKey, np.ndarray]) -> Cause:
     """Return UNEXPLAINED for what no rule explains, with its narrowest place."""
     e = so_far.evidence
+    # The earliest place comes first: what differs later may follow from it.
     places = {kind: _first_left(e, kind, items) for kind, items in open_.items()}
     kinds = sorted(open_, key=lambda kind: places[kind][0])
     first = kinds[0]

@@ -52,7 +52,7 @@ def gather(
     e = before_steps(baseline, candidate, cap=cap, again=again, tell=tell)
     note_floors(e)
     compare(e, tell)  # the one pass over the steps
-    # What only the whole run shows.
+    # What only the whole run shows. Syncs are judged after the steps, whose rollouts say which weights were used.
     weight_syncs(e)
     note_own_faults(e)
     if not e.alone:
@@ -93,6 +93,7 @@ def before_steps(
     sides = [_side(name, recording, repeated.get(name, SecondRun())) for name, recording in first.items()]
     alone = len(sides) == 1
     # Confounders decide what is compared at all. Those that cut batches otherwise also say what rounding explains.
+    # Then come the mode, the floors and the caps, since the tolerance is made of them.
     confounders = [] if alone else find_confounders(baseline, candidate, (sides[0].ranks, sides[1].ranks))
     drawn = drawn_in(baseline)
     # A replay's candidate only scored what the baseline had drawn.
@@ -267,6 +268,7 @@ def _engines_type(sides: Sequence[RecordedSide], mode: str) -> str:
 
     Returns "" where one does not report it, or keeps its KV cache in another type.
     """
+    # Keys and values of another type round otherwise than the engine's own type says.
     all_types = set()
     for side in sides:
         engines = [info.resolved for info in engine_infos(side, mode)]
@@ -287,6 +289,7 @@ def _scale(baseline: Recording) -> float:
     for kind, name in (("experience", "actor_logprob"), ("rollout", "logprob")):
         for step in baseline.steps(kind)[:1]:
             rows = baseline.rows(kind, step, name)
-            if rows is not None and np.isfinite(rows.values).any():
-                return float(np.abs(rows.values[np.isfinite(rows.values)]).max())
+            finite = np.empty(0) if rows is None else rows.values[np.isfinite(rows.values)]
+            if len(finite):
+                return float(np.abs(finite).max())
     return float("nan")

@@ -82,11 +82,12 @@ def stage_steps(recordings: list[Recording]) -> range | None:
 
     Where the two promise different steps, all of them are returned.
     """
-    ranges = []
+    starts, stops = list[int](), list[int]()
     for recording in recordings:
         if (steps := recording.records.manifest.lifted_steps) is not None:
-            ranges.append((steps.start, max(steps.stop, recording.promised_steps)))
-    return range(min(first for first, _ in ranges), max(stop for _, stop in ranges)) if ranges else None
+            starts.append(steps.start)
+            stops.append(max(steps.stop, recording.promised_steps))
+    return range(min(starts), max(stops)) if starts else None
 
 
 def _recorded(folder: Path) -> bool:

@@ -24,6 +24,7 @@ def confirm_suspicions(verdict: Verdict, *, removed_by: list[str] | None = None)
     checks, missing = [], list(verdict.missing)
     for check in body.checks:
         confirmed = _confirmed(_before_confirmation(check), verdict.causes, removed_by or [])
+        # What is missing quotes the checks by their words. Where a check's words change, so does its line there.
         if confirmed != check:
             missing = [item for item in missing if item != f"{check.name}: {check.evidence}"]
             missing += [f"{confirmed.name}: {confirmed.evidence}"] if confirmed.state == "not tested" else []

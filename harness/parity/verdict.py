@@ -119,6 +119,7 @@ def judged_pair(
     recordings = []
     paths = [Path(run.path if isinstance(run, Run) else run) for run in (baseline, candidate)]
     second = {side: Path(path) for side, path in further.again.items()}
+    # Second runs are opened behind the pair. Whatever cannot be opened ends it before any step is read.
     for path in (*paths, *second.values()):
         try:
             recordings.append(library.open(path))
@@ -250,6 +251,7 @@ def _decide(
     minimum: Minimum,
 ) -> Verdict:
     # Causes first: a check whose difference a cause explains says so, and a cause that failed is a check of its own.
+    # What a replay cannot draw is taken out before the grounds, or it would count as untested.
     explained = explain.explain(e, kinds)
     causes = explain.named(explained, kinds)
     outcomes, not_applicable = _within_reach(e, with_causes(e, outcomes, explained, causes))

@@ -63,9 +63,11 @@ def _digesting(load: Callable[..., Any], memory: dict[str, Any], call: Call) -> 
                 digested(item)
         # Any other iterable is passed on unchanged, and its tensors are not recorded.
         elif isinstance(tensors, Iterator):
-            args, kwargs = (
-                ((passing(tensors), *args[1:]), kwargs) if args else ((), {**kwargs, "weights": passing(tensors)})
-            )
+            # An iterator can be read once: the digests are taken as the loader reads it.
+            if args:
+                args = (passing(tensors), *args[1:])
+            else:
+                kwargs = {**kwargs, "weights": passing(tensors)}
         return load(*args, **kwargs)
 
     return load_weights

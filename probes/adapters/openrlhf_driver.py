@@ -186,6 +186,8 @@ def generated(call: Call) -> None:
     }  # fmt: skip
     if max(rows["turns"]) > 1:
         fields["uncompared"] = "later turns of a sample are not recorded: an environment wrote between them"
+    # vLLM reports after its sampling parameters. The learner scores after the temperature too, so a temperature alone
+    # leaves the two comparable.
     sampling = memory.get("sampling", {})
     processed = changed_by(sampling) and fields["mode"] == "native"
     if processed and only_tempered(sampling):
@@ -208,6 +210,7 @@ def experiencing(call: Call) -> None:
     """
     memory = call.job.memory
     rows = call.arguments["rollout_samples"]
+    # An id says which object it is only while the object lives, and the rows live until this call returns.
     pairs_by_id = {id(made): pair for pair in memory.get("known", []) if (made := pair[0]()) is not None}
     memory["places"] = [pairs_by_id.get(id(row), (None, None))[1] for row in rows]
     row_ids = {id(row) for row in rows}

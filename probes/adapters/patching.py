@@ -35,6 +35,7 @@ def patch(module: ModuleType, hook: Hook) -> None:
         holder = getattr(actor, "modified_class", holder)
     if inspect.isclass(holder) and name not in vars(holder) and not hasattr(holder, name):
         raise Moved(f"{_called(holder)} has no {name}")
+    # `vars` gives a static or class method as it was written, `getattr` only the function in it.
     raw = vars(holder)[name] if name in vars(holder) else _attribute(holder, name, hook)
     kind = type(raw) if isinstance(raw, (staticmethod, classmethod)) else None
     function = raw.__func__ if kind else raw

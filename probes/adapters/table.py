@@ -92,9 +92,9 @@ def compare(first: str, second: str) -> int:
 
 def _within(hook: Hook, version: str) -> bool:
     version_parts = _parts(version)
-    return (not hook.since or _parts(hook.since) <= version_parts) and (
-        not hook.until or version_parts < _parts(hook.until)
-    )
+    begun = not hook.since or _parts(hook.since) <= version_parts
+    ended = bool(hook.until) and version_parts >= _parts(hook.until)
+    return begun and not ended
 
 
 def _parts(version: str) -> tuple[int, ...]:

@@ -84,6 +84,7 @@ def configured(call: Call) -> None:
     seeds = {"trainer": args.seed, "data": args.data_seed if args.data_seed is not None else args.seed}
     if _colocated(trainer):
         seeds["engine"] = trainer.accelerator.process_index // trainer.vllm_generation.tensor_parallel_size
+    # Digests need the whole weights in one process.
     call.job.memory["whole"] = not _sharded(trainer)
     backend = _backend(trainer)
     missing = _missing(trainer, digests=call.job.digests)
@@ -148,6 +149,7 @@ def generated(call: Call) -> None:
         return
     prompts, outputs, tool_mask, _, logprobs = call.result[:5]
     prompts, outputs = lists(prompts), lists(outputs)
+    # Sample numbers count over all ranks of a batch, and on over the batches of a step (see the module's docstring).
     rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
     first = memory["drawn"] + rank * len(outputs)
     memory["drawn"] += world * len(outputs)
@@ -160,6 +162,8 @@ def generated(call: Call) -> None:
         fields["uncompared"] = "tools or an environment wrote a part of these outputs"
     elif getattr(trainer, "mask_truncated_completions", False):
         fields["uncompared"] = "mask_truncated_completions hides the tokens of truncated samples from the loss"
+    # TRL's learner scores after the temperature. So what vLLM's log-probabilities mean decides whether they have a
+    # counterpart there, and the frame has to say it.
     changed = _changed(trainer)
     if changed and mode == "coupled":
         logprobs = None  # raw ones, of which TRL's learner has no counterpart
@@ -264,6 +268,7 @@ def trained(call: Call) -> None:
     trainer, inputs = call.owner, call.arguments["inputs"]
     mask = inputs["completion_mask"].cpu()
     outputs = unpadded(inputs["completion_ids"], mask)
+    # TRL cuts the shuffled samples into batches, and takes the same batch again in each pass over them.
     first = trainer._step % trainer.args.steps_per_generation * len(outputs)
     matches = memory["shuffled"][first : first + len(outputs)]
     rows = [row for row in range(len(outputs)) if first + row in memory["waiting"]]

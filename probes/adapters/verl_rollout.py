@@ -45,6 +45,7 @@ def looping(call: Call) -> None:
         done = memory.get("done", {})  # the samples of a failed prompt are never written
         memory["done"] = {uid: made for uid, made in done.items() if made[-1]["step"] > step - STALE}
     call.job.step = step
+    # Each agent loop counts its prompts from its own share of the batch on, since loops do not know of each other.
     uids, size = each(batch, "uid"), int(config.data.train_batch_size)
     share = max(len(uids), ceil(size / int(config.actor_rollout_ref.rollout.agent.num_workers)))
     first = memory["batches"] * size + _loop_number() * share
@@ -91,6 +92,8 @@ def generated(call: Call) -> None:
     if "prompt_logprobs" in call.arguments["sampling_params"]:  # a teacher that scores the student's samples
         return
     version = (output.extra_fields or {}).get("global_steps")
+    # The rest of an interrupted answer is asked for with the tokens so far in the prompt. It is one answer, which two
+    # weight versions may have drawn.
     if turns and _continues(turns[-1], prompt):
         last = turns[-1]
         last["output"] += made

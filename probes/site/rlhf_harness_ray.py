@@ -21,6 +21,8 @@ def environment(runtime_env):
     """
     if os.environ.get("RAY_RUNTIME_ENV_HOOK") == f"{__name__}.environment":
         del os.environ["RAY_RUNTIME_ENV_HOOK"]  # otherwise the processes that Ray starts next would inherit it
+    # "local" starts a cluster, whose workers inherit this process's variables. Any other address, and a cluster that
+    # Ray remembers, is one that existed before.
     address = _init_address()
     joined = address != "local" and (address or os.environ.get("RAY_ADDRESS") or os.path.exists(_FILE))
     directory = os.environ.get("RLHF_HARNESS_WATCH")
@@ -30,7 +32,7 @@ def environment(runtime_env):
         return runtime_env
     here = os.path.dirname(os.path.abspath(__file__))
     for name in _TOLD:
-        if name in os.environ:
+        if name in os.environ:  # a value that the job sets itself stays
             variables.setdefault(name, os.environ[name])
     variables["PYTHONPATH"] = here + os.pathsep + variables.get("PYTHONPATH", "${PYTHONPATH}")
     job_env["env_vars"] = variables

@@ -25,6 +25,8 @@ class _Imports:
     def find_spec(self, name, path=None, target=None):
         if name not in _TRIGGERS or self.busy:
             return None
+        # Ask the other finders as the import system would, since only their loader can be followed. One of them may
+        # import something itself: `busy` lets that pass.
         self.busy = True
         try:
             for finder in list(sys.meta_path):
@@ -53,6 +55,7 @@ class _Imports:
             _TRIGGERS.discard(module.__name__)
             if not _TRIGGERS and self in sys.meta_path:
                 sys.meta_path.remove(self)
+            # Every process imports these two. They alone do not make it a process of the job: what it does next may.
             if module.__name__ in _WATCHES:
                 _WATCHES[module.__name__](module)
                 return
@@ -168,6 +171,8 @@ def _probes():
         return load()
     if _loaded is not None:
         return _loaded
+    # The job may have a package of our name, imported or not. Its modules are put aside while ours are loaded, and put
+    # back whatever happens.
     theirs = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "probes"}
     try:
         spec = importlib.util.spec_from_file_location("probes", origin, submodule_search_locations=[package])
@@ -223,6 +228,7 @@ def _without_the_empty_entry():
 
 if os.environ.get("RLHF_HARNESS_WATCH"):
     _without_the_empty_entry()
+    # What was imported before this file ran is not found again: it is hooked where it is.
     for _name in _TRIGGERS & _WATCHES.keys() & sys.modules.keys():
         _TRIGGERS.discard(_name)
         _WATCHES[_name](sys.modules[_name])

@@ -210,6 +210,7 @@ class Bench(Undo):
             wanted, seen_prompt = expected.prompt_seen, response.prompt_seen
             is_other = seen_prompt not in (wanted, self._sent[number])
             tally.look("prompts", number, -1, list(wanted), list(seen_prompt), is_other)
+        # A tie within the margin is no difference, but its log-probability is that of another token.
         flips = False
         for position, (token, theirs) in enumerate(zip(expected.output, response.output, strict=False)):
             gap = 0.0 if token == theirs else reference.gap(number, position, theirs, alteration)

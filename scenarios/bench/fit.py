@@ -141,11 +141,13 @@ class Choices:
         Rounding may explain a gap if no other token is preferred there with filters and logits shifted as far as
         rounding can.
         """
+        # A token that a filter barred is infinitely far. Bounded, it still lets the search see which values are nearer.
         gap = self._gap(values, self.edge)
         wrong = gap > self.margin
         gaps = gap.clamp(max=BARRED)
         if not self.far_count or not bool(wrong.any()):
             return float(gaps[wrong].sum())
+        # A lower temperature stretches logits, and the rounding in them, by as much.
         far = self.far * self.requested.temperature / float(values.get("temperature", self.requested.temperature))
         turned = wrong & (self._gap(values, self.farthest) <= max(far, self.margin))
         spared = torch.where(turned, gaps, 0.0).topk(min(self.far_count, len(gaps))).indices
@@ -187,7 +189,7 @@ def _fit(choices: Choices, names: tuple[str, ...], seconds: float, clock: Callab
         return best
     # Smallest sets first: a larger set explains more by its mere size.
     for size in range(1, MOST + 1):
-        settled = []
+        settled: list[tuple[int, Fitted]] = []
         # Sets that explain every choice are settled: rounded, and counted by what they leave wrong.
         for short, values in _fitted(choices, names, size, lambda: clock() > deadline):
             if not short:
@@ -330,6 +332,7 @@ def _settled(choices: Choices, values: Values) -> tuple[int, Fitted]:
     From here on no more than these wrong choices are excused: rounding turns over few choices at the true values, and
     more at others.
     """
+    # Without excused choices the search goes to where fewest are wrong, not to where the excuses just suffice.
     strict_choices = replace(choices, far_count=0)
     _, values = _descend(strict_choices, strict_choices.short(values), values)
     misses = len(strict_choices.gaps(values))
@@ -364,6 +367,7 @@ def _bounded(choices: Choices, values: Values) -> Fitted:
         axis = AXES[name]
         ends = []
         for end in sorted((value / 4, value * 4 if name != "top_p" else 1.0)):  # a penalty may be negative
+            # Invariant: `good` explains the choices, `bad` does not, or is the end of the range.
             good, bad = value, min(axis.most, max(axis.least, end))
             for _ in range(HALVINGS):
                 middle = (good + bad) / 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def compare(session: Actor, policy: str, model: Any, names: list[str] | None = N
     answers = _worker_answers(session, order)
     if answers is None:
         return HeldReport(unreadable={"every tensor": "the engine does not show what it holds"})
+    # What any worker cannot show is not compared: equal parts of the others do not make the whole tensor equal.
     wanted = names or learned.names
     unreadable = {name: why for answer in answers for name, why in answer["unreadable"].items() if name in wanted}
     read = [name for name in wanted if name not in unreadable]
@@ -172,16 +174,13 @@ def _otherwise(
     wrong = [rank for rank, rows in enumerate(held_rows) if rows != expected_rows[rank]]
     if not wrong:
         return None
-    # A row counts once even if several workers hold parts of it.
-    apart: set[int] = set()  # rows of the whole tensor
+    apart: set[int] = set()  # rows of the whole tensor: one counts once even if several workers hold parts of it
     for rank in wrong:
         cut, _ = kinds[rank]
-        first = cut[1] if cut and cut[0] == 0 else 0  # a cut along another dimension has a part of every row
-        pairs = zip(expected_rows[rank], held_rows[rank], strict=True)
-        apart.update(at for at, (expected, held) in enumerate(pairs, start=first) if expected != held)
+        apart.update(_rows_apart(cut, expected_rows[rank], held_rows[rank]))
     # Look for an explanation, the most specific one first.
     how = _of_another_rank(wrong, expected_rows, held_rows)
-    if not how and all(Counter(expected_rows[rank]) == Counter(held_rows[rank]) for rank in wrong):
+    if not how and all(_is_permuted(expected_rows[rank], held_rows[rank]) for rank in wrong):
         how = "its rows permuted"
     if not how:
         shards = [(*kinds[rank], held_rows[rank]) for rank in wrong]
@@ -191,6 +190,19 @@ def _otherwise(
     return HeldOtherwise(name, len(apart), tensor.shape[0] if tensor.ndim else 1, how, marks, len(answers))
 
 
+def _rows_apart(cut: Cut | None, expected: list[str], held: list[str]) -> Iterator[int]:
+    """Yield the rows of the whole tensor in which a worker's part differs. `cut`: that part; None for all of it."""
+    first = cut[1] if cut and cut[0] == 0 else 0  # a cut along another dimension has a part of every row
+    for at, pair in enumerate(zip(expected, held, strict=True), start=first):
+        if pair[0] != pair[1]:
+            yield at
+
+
+def _is_permuted(expected: list[str], held: list[str]) -> bool:
+    """Whether the same rows are there, in another order."""
+    return Counter(expected) == Counter(held)
+
+
 def _tensor_instead(
     name: str, shape: torch.Size, learned: Learned, shards: list[tuple[Cut | None, str, list[str]]]
 ) -> str:
@@ -198,14 +210,14 @@ def _tensor_instead(
 
     `shards`: the cut, the type and the row digests of what each worker holds.
     """
-    for other_name in learned.names:
-        if other_name == name:
+    for peer_name in learned.names:
+        if peer_name == name:
             continue
-        theirs = learned.tensor(other_name)
-        if theirs.shape == shape and all(
-            digests(_part(theirs, cut).to(getattr(torch, dtype))) == rows for cut, dtype, rows in shards
-        ):
-            return other_name
+        tensor = learned.tensor(peer_name)
+        if tensor.shape != shape:
+            continue
+        if all(digests(_part(tensor, cut).to(getattr(torch, dtype))) == rows for cut, dtype, rows in shards):
+            return peer_name
     return ""
 
 
@@ -220,10 +232,9 @@ def _of_another_rank(wrong: list[int], expected_rows: list[list[str]], held_rows
 def _worst(workers: list[dict[str, tuple[str, torch.Tensor | None]]]) -> dict[str, str]:
     """Return the state of each buffer over all workers; a worker that differs decides."""
     states: dict[str, str] = {}
-    for state in ("equal", "not tested", "differs"):
-        states |= {
-            name: state for worker in workers for name, (buffer_state, _) in worker.items() if buffer_state == state
-        }
+    for state in ("equal", "not tested", "differs"):  # later states overwrite earlier ones
+        for worker in workers:
+            states |= {name: state for name, (buffer_state, _) in worker.items() if buffer_state == state}
     return states
 
 
@@ -235,6 +246,8 @@ def _buffers(buffers: dict[str, torch.Tensor], model: Any) -> dict[str, tuple[st
         if right is None:
             states[name] = ("not tested", None)
             continue
+        # A table of angles has a row for each position, and its rounding grows with the position. Any other buffer is
+        # held to the size of its own numbers.
         gap = (buffer.double() - right.double()).abs()
         allowed = ROTARY_ROUNDINGS * max(torch.finfo(buffer.dtype).eps, torch.finfo(torch.float32).eps)
         if gap.ndim > 1:

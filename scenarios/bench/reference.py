@@ -233,6 +233,7 @@ class Reference:
                 self._draw(response.number, alteration),
             )
             rows = self._penalised_from(self._went_on(response), response.number, alteration)[: len(response.output)]
+            # Whole samples are left out beyond that many logits, which the search holds in memory.
             numbers += rows.numel()
             if not response.output or numbers > FITTED_LOGITS:
                 continue
@@ -360,6 +361,8 @@ class Reference:
         `again`: sample -> position from which it continued with the prompt as sent. For samples that are not in it,
         every request but the first uses that prompt.
         """
+        # An alteration of the prompt holds for the first request of a sample. A continuation sends the prompt anew, and
+        # repeats the mistake only where the alteration is `everywhere`.
         sample, sampling = self._samples[request.sample], self._sampling(alteration)
         changed = request.offset == 0 or alteration.everywhere
         prompt = self._prompt(sample, alteration) if changed else sample.prompt

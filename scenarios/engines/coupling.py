@@ -191,7 +191,8 @@ def choose(logits: torch.Tensor, draws: list[Draw], positions: list[int]) -> tor
     """
     device = logits.device
     keys = {(d.seed, d.top_p_rule, *(getattr(d, name) for name in COUPLED)) for d in draws}
-    # One set of parameters for all rows is the common case: all are drawn at once.
+    # One set of parameters for all rows is the common case: all are drawn at once. A planted draw is a subclass, which
+    # must be asked row by row, and so must rows whose end tokens may be masked.
     if len(keys) == 1 and all(type(d) is Draw and not d.min_tokens for d in draws):
         first = draws[0]
         samples = torch.tensor([d.sample for d in draws], device=device, dtype=torch.int64)

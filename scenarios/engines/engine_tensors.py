@@ -111,7 +111,7 @@ def _rows(reader: Reader, request: dict[str, Any]) -> dict[str, Any]:
     for name in request["shapes"]:
         try:
             tensor, cut = reader.read(name), reader.cut(name)
-        except Unreadable as reason:
+        except Unreadable as reason:  # one tensor in a layout of its own leaves the others readable
             unreadable[name] = str(reason)
             continue
         rows[name], dtypes[name] = digests(tensor), str(tensor.dtype).removeprefix("torch.")
@@ -168,6 +168,7 @@ class Loading:
         self, model: Any, shapes: dict[str, tuple[int, ...]], saved: dict[str, torch.Tensor] | None = None
     ) -> None:
         """Prepare for a sync of these tensors. Must be called before the load changes the engine's own layout."""
+        # `_before` keeps what the last sync that sent a tensor brought: a later one may leave it out.
         self._before |= self._arrived
         self._arrived, self._parts = {}, {}
         self._shapes |= shapes
@@ -240,6 +241,7 @@ class Reader:
             tensor = self._parameter(name)
             if self._is_transposed(name):
                 tensor = tensor.t()
+            # A vocabulary is padded at its end, to a size that divides evenly among workers.
             if tensor.shape[1:] == shape[1:] and len(tensor) > shape[0] and self._may_pad(name):
                 tensor = tensor[: shape[0]]
         else:

@@ -21,6 +21,7 @@ def samples(
     """Record one frame of `kind` (rollout, native, repeat) with a row per request. `fields` include the weight
     version.
     """
+    # A column has a number for every sample or is left out: only some engines and modes give each sample a seed.
     seeds = [c.seed for c in completions if c.seed is not None]
     seed_array = {"seed": Flat.of(seeds, "i8")} if completions and len(seeds) == len(completions) else {}
     recorder.frame(

@@ -93,8 +93,10 @@ def codes(function: Any, depth: int = 3) -> tuple[Any, ...]:
         return codes(function.func, depth)
     if not isinstance(function, types.FunctionType):
         return (type(function),)
+    # A patch that wraps a function keeps it in a closure. Closures can refer to each other, hence the depth.
     inside = []
-    for cell in (function.__closure__ or ()) if depth else ():
+    cells = (function.__closure__ or ()) if depth else ()
+    for cell in cells:
         try:
             value = cell.cell_contents
         except ValueError:  # the variable is not bound yet
@@ -114,20 +116,23 @@ def _code(packages: tuple[str, ...]) -> dict[str, Any]:
     code_by_name: dict[str, Any] = {}
     heads = tuple(f"{package}." for package in packages)
     for name, module in list(sys.modules.items()):
-        if not (name in packages or name.startswith(heads)) or not isinstance(module, types.ModuleType):
+        is_wanted = name in packages or name.startswith(heads)
+        if not is_wanted or not isinstance(module, types.ModuleType):
             continue
         for key, value in list(vars(module).items()):
             if isinstance(value, type):
                 code_by_name[f"{name}.{key}"] = value
-                if value.__module__ == name:
-                    code_by_name |= {
-                        f"{name}.{key}.{method}": codes(member)
-                        for method, member in list(vars(value).items())
-                        if isinstance(member, _FUNCTIONS)
-                    }
+                if value.__module__ == name:  # a class that was imported is read in its own module
+                    code_by_name |= _code_of_class(f"{name}.{key}", value)
             elif isinstance(value, _FUNCTIONS):
                 code_by_name[f"{name}.{key}"] = codes(value)
     return code_by_name
+
+
+def _code_of_class(name: str, value: type) -> dict[str, Any]:
+    """Return the code of each method of a class, under the class's name."""
+    members = list(vars(value).items())
+    return {f"{name}.{method}": codes(member) for method, member in members if isinstance(member, _FUNCTIONS)}
 
 
 def _changed(what: str, now: dict[str, Any], *, grows: bool = False) -> list[str]:

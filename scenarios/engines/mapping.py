@@ -105,7 +105,8 @@ class ParameterMap:
                     fix=f"leave the edit of {key} out",
                 )
             native[key] = value
-        for name in self.restored if part == "engine" else ():
+        restored = self.restored if part == "engine" else ()
+        for name in restored:
             key = native_arguments.table("engine", backend)[name].name
             native[key] = ours.get(key)
         return {key: value for key, value in native.items() if value is not None}
@@ -150,6 +151,7 @@ class ParameterMap:
         """
         base = {**machine(requested), **self.apply(backend, part, requested, ours(requested))}
         moved = {}
+        # One parameter at a time is asked otherwise. What changes in the arguments then follows that parameter alone.
         for name in native_arguments.table(part, backend):
             if name not in requested:
                 continue

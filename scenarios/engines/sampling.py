@@ -78,6 +78,7 @@ def _filtered(scores: Tensor, filters: CoupledSampling, *, rule: TopPRule, slack
         least = _least_of_top_k(ranked, filters.top_k, slack)
         filtered_scores = filtered_scores.masked_fill(filtered_scores < least, float("-inf"))
     if filters.top_p < 1.0:
+        # The sort is stable, so that of equal scores every engine and the learner drop the same tokens.
         ordered, order = torch.sort(scores if rule.joint else filtered_scores, dim=-1, descending=True, stable=True)
         first = (filtered_scores > float("-inf")).sum(-1)
         tempered = Tempered(Ordered(ordered, order, torch.zeros_like(first)), 1.0)

@@ -180,6 +180,7 @@ class ActorRole(TrainedRole):
         pairs = self._with_logits(samples, room)
         slack = OUTSIDE if self.model.dtype == torch.float32 else OUTSIDE_HALF
         fits = native_fit.Fitter(pairs, self._ends(requested), slack).fits(requested)
+        # A change with a small effect needs more tokens than fit beside the tables of truncations.
         if not fits and len(pairs) < len(samples):
             more = self._with_logits(samples, native_fit.MORE * room)
             fits = native_fit.Fitter(more, self._ends(requested), slack).fits(requested, filters=False)

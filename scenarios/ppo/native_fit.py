@@ -134,6 +134,7 @@ class Fitter:
                 _Trial(changes, hypothesis, *self._worth(hypothesis))
                 for changes, hypothesis in self._alternatives(now, filters)
             ]
+            # Trials are ranked by the sum of likelihoods alone, which is cheap. Only the best of them is read in full.
             best = min(tried, key=_Trial.rank)
             after = self._total(best.hypothesis)
             gain = after.likelihood - total.likelihood if math.isfinite(after.likelihood) else 0.0
@@ -172,6 +173,7 @@ class Fitter:
         # A token outside of the filters counts as if nothing were cut off, see `Tempered.read`.
         likelihood = torch.where(reading.processed > float("-inf"), reading.processed, reading.tempered)
         # The surprisal of samples that follow the hypothesis has the mean and the spread of its own distribution.
+        # Both are known for each token, so their sums are the mean and the variance of the whole stage.
         mean, spread = mixture_moments(reading, hypothesis.passed)
         surplus = -float((likelihood + mean)[~out].sum())
         variance = float(spread[~out].sum())

@@ -134,6 +134,7 @@ def scores(sample: Sample, logits: Tensor, requested: Sampling, ends: tuple[int,
     strict = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(False)  # CUDA has no deterministic cumsum, which top-p needs
     try:
+        # In parts: each reading makes several tables of [tokens, vocabulary] in float64.
         for start in range(0, len(sample.response), CHUNK):
             part = drawn.part(slice(start, start + CHUNK))
             if requested.top_k > 0 and requested.top_p < 1.0:  # sort once for both meanings

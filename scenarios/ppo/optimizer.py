@@ -78,12 +78,14 @@ class Optimizer:
         for parameter, master, grad in zip(self._parameters, self._masters, grads, strict=True):
             parameter.grad = None
             master.grad = grad
+        # The sum comes before the norm: every rank must clip by the norm of the whole gradient, and so by the same.
         norm = float(nn.utils.clip_grad_norm_(self._masters, self._max_grad_norm))
         if norm != norm or norm == float("inf"):
             raise DivergedError(
                 f"the gradient norm is {norm}: lower the learning rate, or train in float32",
                 fix="--set ppo.actor_lr=1e-4 --set ppo.critic_lr=1e-4   # or --set model.dtype=float32",
             )
+        # Adam works on float32 masters, since a small update is lost in half precision. The model gets them rounded.
         self._adam.step()
         with torch.no_grad():
             for parameter, master in zip(self._parameters, self._masters, strict=True):

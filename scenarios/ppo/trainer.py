@@ -168,6 +168,7 @@ class Trainer:
         if self.scenario.train:
             with _timed(seconds, "train"), self._recorder.span("train", step=index):
                 metrics |= self._train(index, made)
+            # The version counts updates: what is drawn in the next step is drawn with it.
             self.version = index + 1
             with _timed(seconds, "sync"):
                 synced = self._send(step=index)
@@ -195,6 +196,7 @@ class Trainer:
         result = self._hooks.joined(answers)
         used, completions = result.used, result.completions
         _check_answers(step, requests, used)
+        # In a guided run the trainer takes the guide's tokens, and keeps beside them what the engine itself chose.
         drawn = {} if guide is None else {completion.sample: tuple(completion.output_ids) for completion in completions}
         samples = [
             Sample(r.sample, r.prompt_ids, tuple(ids), drawn.get(r.sample, ()))

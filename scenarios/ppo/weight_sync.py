@@ -108,6 +108,7 @@ class WeightLink:
                 try:
                     future.result()
                 except Exception as error:  # whatever the error, the other side must not wait
+                    # The learner would wait in its broadcast for an engine that has given up.
                     if side == "engine" and what == "send" and waiting:
                         call(self._actor, "abort_sync")
                     raise SyncFailed(f"weight sync ({what}): the {side} failed: {_first_line(error)}") from error

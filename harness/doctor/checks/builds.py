@@ -32,15 +32,20 @@ def judge_locks(builds: Builds) -> Iterator[Outcome]:
         return
     unsure = ", which other machines may use too" if builds.remote else ""
     unsure += f"; {builds.unreadable} processes could not be asked what they have open" if builds.unreadable else ""
-    names = ", ".join(lock.path for lock in abandoned_locks[:SHOWN]) + (
-        f" and {len(abandoned_locks) - SHOWN} more" if len(abandoned_locks) > SHOWN else ""
-    )
+    names = ", ".join(lock.path for lock in abandoned_locks[:SHOWN])
+    if len(abandoned_locks) > SHOWN:
+        names += f" and {len(abandoned_locks) - SHOWN} more"
     oldest = max(lock.age_s for lock in abandoned_locks)
-    remove = f"rm {' '.join(shlex.quote(lock.path) for lock in abandoned_locks)}"
+    age = f"{'the oldest ' if len(abandoned_locks) > 1 else ''}{duration(oldest)} old"
+    # Removing the lock of a build that still runs lets two processes build into one folder. So where a holder may be
+    # hidden, the fix looks for one first.
+    fix = f"rm {' '.join(shlex.quote(lock.path) for lock in abandoned_locks)}"
+    if unsure:
+        fix = f"pgrep -a ninja   # on each machine; where it prints nothing, no build runs: {fix}"
     yield Problem(
         "warning" if unsure else "error",
         "a killed build of torch's extensions has left its lock file",
-        f"{names}, {'the oldest ' if len(abandoned_locks) > 1 else ''}{duration(oldest)} old{unsure}",
+        f"{names}, {age}{unsure}",
         "whoever loads that extension next (DeepSpeed's fused_adam, cpu_adam) waits for ever for the file to go away",
-        f"pgrep -a ninja   # on each machine; where it prints nothing, no build runs: {remove}" if unsure else remove,
+        fix,
     )

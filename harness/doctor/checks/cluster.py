@@ -32,10 +32,8 @@ def libraries(places: Sequence[Facts], request: Asked) -> Iterator[Placed]:
     shell, *workers = places
     shell_variables = shell.variables
     for worker in workers:
-        theirs, different = worker.variables, []
-        for name in _LINKING:
-            if shell_variables.get(name, "") != theirs.get(name, ""):
-                different.append(name)
+        theirs = worker.variables
+        different = [name for name in _LINKING if shell_variables.get(name, "") != theirs.get(name, "")]
         if not different:
             yield worker.where, Fine("LD_LIBRARY_PATH, LD_PRELOAD and PYTHONPATH as in this shell")
             continue
@@ -67,6 +65,7 @@ def variables(places: Sequence[Facts], request: Asked) -> Iterator[Placed]:
     shell_variables, unlike = shell.variables, False
     names = sorted({name for place in places for name in place.variables if _STEERING.fullmatch(name)})
     for name in names:
+        # Where workers differ from each other, the shell must differ from one of them: that is one report, not two.
         values = {worker.where: worker.variables.get(name) for worker in workers}
         distinct = set(values.values())
         values_text = ", ".join(f"{where} {_or_not(value)}" for where, value in list(values.items())[:4])

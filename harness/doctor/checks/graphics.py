@@ -39,6 +39,7 @@ def _fitting(detected: Gpus, software: Software) -> Outcome:
     """Whether driver and torch fit together."""
     gpus, cuda = detected.found, software.torch_cuda
     versions = sorted({gpu.driver for gpu in gpus})
+    majors = [version.partition(".")[0] for version in versions]
     needs = _OLDEST_DRIVER.get(cuda.partition(".")[0], 0)
     measured = f"driver {', '.join(versions)}, torch for CUDA {cuda or 'none'}"
     if "torch" in software.packages and not cuda:
@@ -49,7 +50,7 @@ def _fitting(detected: Gpus, software: Software) -> Outcome:
             "learners that run here compute on the processor",
             "pip install torch   # a CUDA build",
         )
-    if any(int(version.partition(".")[0]) < needs for version in versions if version.partition(".")[0].isdigit()):
+    if any(major.isdigit() and int(major) < needs for major in majors):
         return Problem(
             "error",
             "the driver is too old for this torch",
@@ -163,11 +164,8 @@ def visible(facts: Facts, request: Asked) -> Iterator[Outcome]:
     assert facts.software is not None and facts.gpus is not None
     variables, count = facts.software.variables, len(facts.gpus.found)
     outcomes: list[Outcome] = []
-    noset = [
-        name
-        for name in variables
-        if name.startswith("RAY_EXPERIMENTAL_NOSET_") and variables[name] not in ("", "0", "false")
-    ]
+    ray_switches = [name for name in variables if name.startswith("RAY_EXPERIMENTAL_NOSET_")]
+    noset = [name for name in ray_switches if variables[name] not in ("", "0", "false")]
     if noset:
         outcomes.append(
             Problem(
@@ -180,30 +178,33 @@ def visible(facts: Facts, request: Asked) -> Iterator[Outcome]:
             )
         )
     chosen = variables.get("CUDA_VISIBLE_DEVICES")
+    # Ray sets the variable in its workers: there it says nothing about the GPUs that a job may use.
     if chosen is not None and facts.shell and count:
-        devices = [item for item in chosen.split(",") if item.strip()]
-        numbers = [int(item) for item in devices if item.strip().isdigit()]
-        if any(number >= count for number in numbers):
-            outcomes.append(
-                Problem(
-                    "error",
-                    "CUDA_VISIBLE_DEVICES names a GPU that is not there",
-                    f"CUDA_VISIBLE_DEVICES={chosen}, {count} GPUs",
-                    "CUDA ignores it and all behind it",
-                    "unset CUDA_VISIBLE_DEVICES",
-                )
-            )
-        elif len(devices) < count:
-            outcomes.append(
-                Problem(
-                    "info",
-                    "a Ray started from this shell will not use all GPUs",
-                    f"CUDA_VISIBLE_DEVICES={chosen or '(empty)'}, {count} GPUs",
-                    "placement groups that count on all of them wait for ever",
-                    "unset CUDA_VISIBLE_DEVICES",
-                )
-            )
+        outcomes += _chosen_devices(chosen, count)
     yield from outcomes or [Fine(f"CUDA_VISIBLE_DEVICES={chosen}" if chosen is not None else "Ray decides")]
+
+
+def _chosen_devices(chosen: str, count: int) -> Iterator[Problem]:
+    """Compare the value of CUDA_VISIBLE_DEVICES with the number of GPUs of this node."""
+    devices = [item for item in chosen.split(",") if item.strip()]
+    # A device may also be named by its UUID, which says nothing about its number.
+    numbers = [int(item) for item in devices if item.strip().isdigit()]
+    if any(number >= count for number in numbers):
+        yield Problem(
+            "error",
+            "CUDA_VISIBLE_DEVICES names a GPU that is not there",
+            f"CUDA_VISIBLE_DEVICES={chosen}, {count} GPUs",
+            "CUDA ignores it and all behind it",
+            "unset CUDA_VISIBLE_DEVICES",
+        )
+    elif len(devices) < count:
+        yield Problem(
+            "info",
+            "a Ray started from this shell will not use all GPUs",
+            f"CUDA_VISIBLE_DEVICES={chosen or '(empty)'}, {count} GPUs",
+            "placement groups that count on all of them wait for ever",
+            "unset CUDA_VISIBLE_DEVICES",
+        )
 
 
 @check("amd-variables", "software", "gpus")

@@ -103,10 +103,11 @@ def _misnamed(
     name: str, wanted: str, interfaces_by_name: dict[str, Interface], *, several_nodes: bool
 ) -> Iterator[Problem]:
     """Yield what is wrong with the interfaces that the variable `name` asks for: absent, down, or loopback."""
-    exact = not name.startswith("NCCL")
+    exact = not name.startswith("NCCL")  # NCCL takes prefixes, as `_matching` reads them
     matched = [interfaces_by_name[item] for item in _matching(wanted, list(interfaces_by_name), exact=exact)]
     missing = [item for item in wanted.split(",") if item not in ("", *interfaces_by_name)] if exact else []
     measured = f"{name}={wanted}; here are {', '.join(sorted(interfaces_by_name)) or 'none'}"
+    # The fix proposes an interface that is up and leads out of this machine.
     up = [item.name for item in interfaces_by_name.values() if item.up and not item.loopback]
     export = f"export {name}={up[0] if up else 'INTERFACE'}"
     if not matched or missing:
@@ -174,9 +175,11 @@ def ports(facts: Facts, request: Asked) -> Iterator[Outcome]:
     if master.isdigit():
         wanted[int(master)] = "MASTER_PORT"
     outcomes: list[Outcome] = []
+    # Within a cluster, its own processes hold Ray's ports, and rightly.
+    in_cluster = request.joined or not facts.shell
     for listener in network.listening:
-        name = wanted.pop(listener.port, None)
-        if name and not ((request.joined or not facts.shell) and listener.port in _RAY_PORTS):
+        name = wanted.pop(listener.port, None)  # one report for a port with listeners of IPv4 and of IPv6
+        if name and not (in_cluster and listener.port in _RAY_PORTS):
             outcomes.append(_port_problem(listener, name))
     if master.isdigit():
         outcomes += _master_port(int(master), network.ephemeral)
@@ -273,10 +276,11 @@ def proxy(facts: Facts, request: Asked) -> Iterator[Outcome]:
 def _matching(wanted: str, names: list[str], exact: bool = False) -> list[str]:
     """The names that a value in NCCL's syntax matches: prefixes, `=` exact names, `^` all others. A port after `:`
     is ignored."""
+    # The order of the marks is NCCL's: `^=eth0` excludes exactly eth0.
     excluded, wanted = wanted.startswith("^"), wanted.removeprefix("^")
     is_exact, wanted = exact or wanted.startswith("="), wanted.removeprefix("=")
     parts = [part.partition(":")[0] for part in wanted.split(",") if part]
-    hit = [name for name in names if any(name == part if is_exact else name.startswith(part) for part in parts)]
+    hit = [name for name in names if (name in parts if is_exact else name.startswith(tuple(parts)))]
     return [name for name in names if name not in hit] if excluded else hit
 
 

@@ -32,6 +32,7 @@ def engines(facts: Facts, request: Asked) -> Iterator[Outcome]:
             )
         )
     if owned:
+        # Engines older than the shell that asks are the likelier leftovers: they are named alone where there are any.
         older = [item for item in owned if item.age_s > facts.processes.shell_age_s]
         outcomes.append(
             Problem(
@@ -56,8 +57,9 @@ def ray(facts: Facts, request: Asked) -> Iterator[Outcome]:
     ray_processes = [item for item in facts.processes.found if item.kind == "ray"]
     ended = [item for item in ray_processes if item.zombie]
     running = [item for item in ray_processes if not item.zombie]
-    agents = [item for item in running if item.orphan and item.title.startswith(_AGENTS)]
-    orphans = [item for item in running if item.orphan and item.title.startswith("ray::") and item not in agents]
+    orphaned = [item for item in running if item.orphan]
+    agents = [item for item in orphaned if item.title.startswith(_AGENTS)]
+    orphans = [item for item in orphaned if item.title.startswith("ray::") and item not in agents]
     daemons = [item for item in running if not item.title.startswith("ray::")]
     outcomes: list[Outcome] = []
     if orphans:
@@ -80,6 +82,7 @@ def ray(facts: Facts, request: Asked) -> Iterator[Outcome]:
                 f"kill {_pids(agents)}",
             )
         )
+    # A doctor that joined the cluster, or runs in one of its workers, was asked about it.
     if daemons and facts.shell and not request.joined:
         outcomes.append(
             Problem(
@@ -109,11 +112,13 @@ def _uncollected(what: str, ended: list[Leftover]) -> Problem:
 
 
 def _listing(items: list[Leftover]) -> str:
-    listing = "; ".join(
-        f"pid {item.pid} {item.title[:60]}{' (zombie)' if item.zombie else ''}, {duration(item.age_s)} old"
-        for item in items[:4]
-    )
+    listing = "; ".join(map(_in_words, items[:4]))
     return f"{listing}; and {len(items) - 4} more" if len(items) > 4 else listing
+
+
+def _in_words(item: Leftover) -> str:
+    ended = " (zombie)" if item.zombie else ""
+    return f"pid {item.pid} {item.title[:60]}{ended}, {duration(item.age_s)} old"
 
 
 def _pids(items: list[Leftover]) -> str:

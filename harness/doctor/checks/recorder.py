@@ -188,10 +188,9 @@ def debuggers(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads RAY_DEBUG and RAY_DEBUG_POST_MORTEM. Warning with either the legacy or the post-mortem debugger,
     error with both (Ray's debugging guide)."""
     variables = facts.variables
-    legacy, after = (
-        variables.get("RAY_DEBUG", "") == "legacy",
-        variables.get("RAY_DEBUG_POST_MORTEM", "") not in ("", "0"),
-    )
+    # The worst first: each debugger alone stops a rank only at a breakpoint or an error.
+    legacy = variables.get("RAY_DEBUG", "") == "legacy"
+    after = variables.get("RAY_DEBUG_POST_MORTEM", "") not in ("", "0")
     settings_text = ", ".join(
         f"{name}={variables[name]}" for name in ("RAY_DEBUG", "RAY_DEBUG_POST_MORTEM") if name in variables
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.doctor.facts import Facts
+from harness.doctor.gather.software import Import
 from harness.doctor.outcome import Asked, Fine, Outcome, Problem, check
 
 
@@ -65,28 +66,27 @@ def imports(facts: Facts, request: Asked) -> Iterator[Outcome]:
     tried = facts.imports.tried
     outcomes: list[Outcome] = []
     for item in tried:
-        if item.ok:
-            continue
-        linking = any(
-            word in item.error for word in ("undefined symbol", "cannot open shared object", "GLIBCXX", "GLIBC_")
-        )
-        why = (
-            "it was built against another torch, CUDA or C++ library than the process finds; the run ends at its "
-            "first import"
-            if linking
-            else "whatever needs it fails at its first import"
-        )
-        fix = (
-            "ldd -r FILE | grep -E 'undefined|not found'   # of the file that the message names; then install it "
-            "again beside this torch, or correct LD_LIBRARY_PATH"
-            if linking
-            else f"python -c 'import {item.name}'"
-        )
-        outcomes.append(
-            Problem("error" if linking else "warning", f"{item.name} cannot be imported", item.error, why, fix)
-        )
+        if not item.ok:
+            outcomes.append(_not_imported(item))
     good = ", ".join(item.name for item in tried if item.ok)
     yield from outcomes or [Fine(good or "no compiled package is installed")]
+
+
+def _not_imported(item: Import) -> Problem:
+    what = f"{item.name} cannot be imported"
+    # The words of the dynamic linker for a library of another build.
+    if any(word in item.error for word in ("undefined symbol", "cannot open shared object", "GLIBCXX", "GLIBC_")):
+        return Problem(
+            "error",
+            what,
+            item.error,
+            "it was built against another torch, CUDA or C++ library than the process finds; the run ends at its "
+            "first import",
+            "ldd -r FILE | grep -E 'undefined|not found'   # of the file that the message names; then install it "
+            "again beside this torch, or correct LD_LIBRARY_PATH",
+        )
+    why = "whatever needs it fails at its first import"
+    return Problem("warning", what, item.error, why, f"python -c 'import {item.name}'")
 
 
 def _paths(name_paths: tuple[tuple[str, str], ...] | list[tuple[str, str]]) -> str:

@@ -101,28 +101,9 @@ def space(facts: Facts, request: Asked) -> Iterator[Outcome]:
     storage = facts.storage
     assert storage is not None
     problems: list[Outcome] = []
+    # Room is a matter of a file system, so one place speaks for it. Permission is a matter of each directory.
     for place in _disks(storage.places):
-        used = 1 - place.free / place.total if place.total else 0.0
-        measured = f"{place.existing}: {bytes_(place.free)} of {bytes_(place.total)} free ({used:.0%} used)"
-        ray = _is_of_ray(place)
-        if used > 0.95 or place.free < GIB:
-            why = (
-                "a checkpoint, a log or a compile cache that cannot be written ends the run; a full /tmp locks ssh out"
-            )
-            if ray:
-                why = "Ray refuses to spill above 95 % and its logs have no room; a full /tmp also locks ssh out"
-            fix = _space_fix(storage, place, ray)
-            problems.append(Problem("error", f"the disk of {place.purpose} is full", measured, why, fix))
-        elif used > MOST_USED and place.free < ROOM:
-            problems.append(
-                Problem(
-                    "warning",
-                    f"the disk of {place.purpose} has little room",
-                    measured,
-                    "Ray's logs and spilled objects grow by the hour; above 95 % Ray refuses to spill",
-                    _space_fix(storage, place, ray),
-                )
-            )
+        problems += _too_full(storage, place)
     for place in storage.places:
         if not place.writable:
             problems.append(
@@ -137,6 +118,22 @@ def space(facts: Facts, request: Asked) -> Iterator[Outcome]:
     yield from problems or [
         Fine("; ".join(f"{place.existing} {bytes_(place.free)} free" for place in _disks(storage.places)))
     ]
+
+
+def _too_full(storage: Storage, place: Place) -> Iterator[Problem]:
+    """Report a file system that is full, or soon will be."""
+    used = 1 - place.free / place.total if place.total else 0.0
+    measured = f"{place.existing}: {bytes_(place.free)} of {bytes_(place.total)} free ({used:.0%} used)"
+    ray = _is_of_ray(place)
+    fix = _space_fix(storage, place, ray)
+    if used > 0.95 or place.free < GIB:
+        why = "a checkpoint, a log or a compile cache that cannot be written ends the run; a full /tmp locks ssh out"
+        if ray:
+            why = "Ray refuses to spill above 95 % and its logs have no room; a full /tmp also locks ssh out"
+        yield Problem("error", f"the disk of {place.purpose} is full", measured, why, fix)
+    elif used > MOST_USED and place.free < ROOM:
+        why = "Ray's logs and spilled objects grow by the hour; above 95 % Ray refuses to spill"
+        yield Problem("warning", f"the disk of {place.purpose} has little room", measured, why, fix)
 
 
 @check("inodes", "storage", host=True)
@@ -232,6 +229,7 @@ def _sessions_fix(folder: str, isolated: bool) -> str:
 
 def _disks(places: tuple[Place, ...]) -> list[Place]:
     """One place per file system: the first that is on it."""
+    # A dictionary keeps the last value of a key, so the places go in from the back and come out turned round again.
     return list({place.device: place for place in reversed(places)}.values())[::-1]
 
 

@@ -111,15 +111,14 @@ def task_limit(facts: Facts, request: Asked) -> Iterator[Outcome]:
     why = (
         "ranks, engines and their thread pools take thousands; at the limit fork fails with EAGAIN in a random process"
     )
-    task_limits = [
-        (name, value)
-        for name, value in (("ulimit -u", limits.processes), ("cgroup pids.max", limits.tasks_max))
-        if value is not None
-    ]
-    measured = ", ".join(f"{name} {value:,}" for name, value in task_limits) or "unlimited"
+    task_limits = {"ulimit -u": limits.processes, "cgroup pids.max": limits.tasks_max}
+    measured = ", ".join(f"{name} {value:,}" for name, value in task_limits.items() if value is not None)
+    measured = measured or "unlimited"
     if limits.tasks_now is not None and limits.tasks_max is not None:
         measured += f", in use {limits.tasks_now:,}"
-    if limits.processes is not None and limits.processes < 4096 and facts.tracing and facts.tracing.uid != 0:
+    # RLIMIT_NPROC does not bind root (getrlimit(2)).
+    bound_by_limit = facts.tracing is not None and facts.tracing.uid != 0
+    if bound_by_limit and limits.processes is not None and limits.processes < 4096:
         yield Problem("warning", "few processes and threads are allowed", measured, why, "ulimit -u 65536")
     elif limits.tasks_max is not None and limits.tasks_max - (limits.tasks_now or 0) < 4096:
         yield Problem(
@@ -262,41 +261,39 @@ def slurm(facts: Facts, request: Asked) -> Iterator[Outcome]:
     if "SLURM_JOB_ID" not in variables:
         yield Fine("not in a Slurm job")
         return
-    problems: list[Outcome] = []
-    wanted = _number(variables.get("SLURM_JOB_NUM_NODES") or variables.get("SLURM_NNODES"))
+    nodes = _number(variables.get("SLURM_JOB_NUM_NODES") or variables.get("SLURM_NNODES"))
+    problems: list[Outcome] = list(_slurm_problems(variables, facts.limits.cpus_allowed, nodes, request))
+    yield from problems or [Fine(f"job {variables['SLURM_JOB_ID']}, {nodes or 1} nodes")]
+
+
+def _slurm_problems(variables: dict[str, str], cpus_allowed: int, nodes: int, request: Asked) -> Iterator[Problem]:
+    """Yield where less is here than Slurm allocated. `nodes`: of the allocation; 0 where it is not known."""
     cpus, ends = _number(variables.get("SLURM_CPUS_PER_TASK")), _number(variables.get("SLURM_JOB_END_TIME"))
-    if request.joined and wanted and request.nodes < wanted:
-        problems.append(
-            Problem(
-                "error",
-                "fewer nodes joined the Ray cluster than Slurm allocated",
-                f"{request.nodes} of {wanted}",
-                "the placement group waits for the missing ones for ever",
-                "srun --overlap -N1 -w NODE ray start --address HEAD:6379 --block",
-            )
+    if request.joined and nodes and request.nodes < nodes:
+        yield Problem(
+            "error",
+            "fewer nodes joined the Ray cluster than Slurm allocated",
+            f"{request.nodes} of {nodes}",
+            "the placement group waits for the missing ones for ever",
+            "srun --overlap -N1 -w NODE ray start --address HEAD:6379 --block",
         )
-    if cpus and cpus > facts.limits.cpus_allowed:
-        problems.append(
-            Problem(
-                "warning",
-                "this step is bound to fewer cores than the task was given",
-                f"{facts.limits.cpus_allowed} of {cpus}",
-                "srun does not pass --cpus-per-task on: raylets started by it see one core",
-                "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK   # before srun",
-            )
+    if cpus and cpus > cpus_allowed:
+        yield Problem(
+            "warning",
+            "this step is bound to fewer cores than the task was given",
+            f"{cpus_allowed} of {cpus}",
+            "srun does not pass --cpus-per-task on: raylets started by it see one core",
+            "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK   # before srun",
         )
     remaining_s = ends - time.time() if ends else None
     if remaining_s is not None and remaining_s < 3600:
-        problems.append(
-            Problem(
-                "warning",
-                "the Slurm job ends soon",
-                f"{duration(max(0.0, remaining_s))} left",
-                "Slurm ends the run in the middle of a step",
-                "scontrol update JobId=$SLURM_JOB_ID TimeLimit=…",
-            )
+        yield Problem(
+            "warning",
+            "the Slurm job ends soon",
+            f"{duration(max(0.0, remaining_s))} left",
+            "Slurm ends the run in the middle of a step",
+            "scontrol update JobId=$SLURM_JOB_ID TimeLimit=…",
         )
-    yield from problems or [Fine(f"job {variables['SLURM_JOB_ID']}, {wanted or 1} nodes")]
 
 
 def _number(text: str | None) -> int:

@@ -64,6 +64,7 @@ def look(root: str) -> dict[str, Any]:
         locks.append({"path": path, "age_s": max(0.0, now - about.st_mtime), "key": key, "owner": about.st_uid})
     owners = {lock["owner"] for lock in locks}  # the user that made a lock file also holds it
     holders, unreadable = _holders({lock["key"] for lock in locks}, owners) if locks else ({}, 0)
+    # A build may have ended between the search and the look at the processes: then nothing waits for its lock.
     current = [
         {"path": lock["path"], "age_s": lock["age_s"], "holder": holders.get(lock["key"], 0)}
         for lock in locks
@@ -73,6 +74,7 @@ def look(root: str) -> dict[str, Any]:
 
 
 def _locks(root: str) -> list[str]:
+    # The root itself holds no build. Below it is a folder per extension, or one per version that holds them: depth 2.
     lock_paths, folders = [], [(root, 0)]
     visited = 0
     while folders and visited < _MOST:
@@ -117,6 +119,7 @@ def _holders(keys: set[tuple[int, int]], owners: set[int]) -> tuple[dict[tuple[i
 
 def _remote(root: str) -> bool:
     """Whether other machines may write there too."""
+    # The mount point with the longest path that contains the folder is its own; of equals the last covers the others.
     place = os.path.realpath(root)
     best = ("", "")
     for line in read("/proc/self/mounts").splitlines():

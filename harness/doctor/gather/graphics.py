@@ -53,7 +53,8 @@ def _nvidia() -> list[dict[str, Any]]:
     if not _program():
         raise RuntimeError("the kernel has an NVIDIA driver and there is no nvidia-smi to ask")
     holders: dict[str, list[tuple[int, str]]] = {}
-    for uuid, pid in (words for words in _ask("--query-compute-apps=gpu_uuid,pid") if len(words) == 2):
+    for words in _ask("--query-compute-apps=gpu_uuid,pid"):
+        uuid, pid = words if len(words) == 2 else ("", "")
         if pid.isdigit():
             holders.setdefault(uuid, []).append((int(pid), title(int(pid))[:120]))
     return [

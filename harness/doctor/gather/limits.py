@@ -77,7 +77,7 @@ def _used() -> int | None:
 
 def _quota() -> float | None:
     cores = []
-    for folder in _folders("cpu"):
+    for folder in _folders("cpu"):  # `cpu.max` is of cgroup version 2, the two files of CFS are of version 1
         words = read(f"{folder}/cpu.max").split()
         if len(words) == 2 and words[0].isdigit():
             cores.append(int(words[0]) / int(words[1]))

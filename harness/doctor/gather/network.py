@@ -124,7 +124,7 @@ def _addresses() -> dict[str, list[str]]:
                 continue
     for line in read("/proc/net/if_inet6").splitlines():
         words = line.split()
-        if len(words) == 6 and words[3] != "20":
+        if len(words) == 6 and words[3] != "20":  # the scope of link-local addresses (IPV6_ADDR_LINKLOCAL, net/ipv6.h)
             addresses.setdefault(words[5], []).append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0])))
     return addresses
 
@@ -135,6 +135,7 @@ def _listening() -> list[dict[str, Any]]:
         for line in read(file).splitlines()[1:]:
             words = line.split()
             if words[3] == _LISTEN:
+                # The kernel prints an address as 32-bit words in the machine's own byte order.
                 packed, port = words[1].split(":")
                 raw = b"".join(struct.pack("=I", int(packed[at : at + 8], 16)) for at in range(0, len(packed), 8))
                 sockets[words[9]] = (int(port, 16), socket.inet_ntop(family, raw))

@@ -99,6 +99,19 @@ def imports() -> dict[str, Any]:
     modules = [module for name, module in _COMPILED.items() if name in packages() and _is_installed(module)]
     if not modules:
         return {"tried": []}
+    printed, ended = _import_apart(modules)
+    answers = [json.loads(line) for line in printed.splitlines() if line.startswith('{"imported"')]
+    errors = {answer["imported"]: answer["said"].splitlines()[0][:300] if answer["said"] else "" for answer in answers}
+    tried = []
+    for module in modules:
+        tried.append({"name": module, "ok": errors.get(module) == "", "error": errors.get(module, ended)})
+        if module not in errors:
+            break  # the modules after it were never tried
+    return {"tried": tried, "foreign": _foreign(printed)}
+
+
+def _import_apart(modules: list[str]) -> tuple[str, str]:
+    """Import modules in a process of their own; return what it printed, and why it fell silent at a module."""
     try:
         done = subprocess.run(
             [sys.executable, "-B", "-c", _TRY, *modules],
@@ -113,14 +126,7 @@ def imports() -> dict[str, Any]:
     except subprocess.TimeoutExpired as error:
         printed = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout or ""
         ended = f"not imported within {_PATIENCE_S:.0f} s"
-    answers = [json.loads(line) for line in printed.splitlines() if line.startswith('{"imported"')]
-    errors = {answer["imported"]: answer["said"].splitlines()[0][:300] if answer["said"] else "" for answer in answers}
-    tried = []
-    for module in modules:
-        tried.append({"name": module, "ok": errors.get(module) == "", "error": errors.get(module, ended)})
-        if module not in errors:
-            break  # the modules after it were never tried
-    return {"tried": tried, "foreign": _foreign(printed)}
+    return printed, ended
 
 
 def _foreign(printed: str) -> list[tuple[str, str]]:

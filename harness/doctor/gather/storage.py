@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import stat
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,27 +103,38 @@ def _isolated() -> bool:
 def _in_use() -> tuple[set[int], int]:
     """Inodes below /dev/shm that a process has mapped or open, as far as processes of other users show it, and how
     many of our own could not be inspected."""
-    inodes, unreadable = set(), 0
+    inodes, unreadable = set[int](), 0
     for pid in pids():
         ours = False
         try:
             ours = os.stat(f"/proc/{pid}").st_uid == os.geteuid()
-            with open(f"/proc/{pid}/maps", errors="replace") as file:
-                for line in file:
-                    if _SHM in line:
-                        inodes.add(int(line.split(maxsplit=5)[4]))
-            for name in os.listdir(f"/proc/{pid}/fd"):
-                path = f"/proc/{pid}/fd/{name}"
-                try:
-                    if os.readlink(path).startswith(_SHM):
-                        inodes.add(os.stat(path).st_ino)
-                except FileNotFoundError:  # closed while we looked
-                    continue
+            # Both are asked: a mapping outlives its file descriptor, and a descriptor may not be mapped yet.
+            for inode in itertools.chain(_mapped(pid), _opened(pid)):
+                inodes.add(inode)
         except (FileNotFoundError, ProcessLookupError):  # it has ended
             continue
         except PermissionError:
             unreadable += ours
     return inodes, unreadable
+
+
+def _mapped(pid: int) -> Iterator[int]:
+    """Yield the inodes below /dev/shm that a process has mapped."""
+    with open(f"/proc/{pid}/maps", errors="replace") as file:
+        for line in file:
+            if _SHM in line:
+                yield int(line.split(maxsplit=5)[4])
+
+
+def _opened(pid: int) -> Iterator[int]:
+    """Yield the inodes below /dev/shm that a process has open."""
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        path = f"/proc/{pid}/fd/{name}"
+        try:
+            if os.readlink(path).startswith(_SHM):
+                yield os.stat(path).st_ino
+        except FileNotFoundError:  # closed while we looked
+            continue
 
 
 def storage() -> dict[str, Any]:
@@ -184,21 +197,19 @@ def _old_sessions(ray: str) -> tuple[int, int, bool]:
     except OSError:  # Ray never ran here
         return 0, 0, False
     alive = {os.path.basename(path) for path in _named_by_processes(ray)}
-    count = size = files = 0
-    for name in names:
-        if name in alive:
-            continue
-        count += 1
+    old = [name for name in names if name not in alive]
+    size = files = 0
+    for name in old:
         for folder, _, children in os.walk(os.path.join(ray, name)):
             for child in children:
                 files += 1
                 if files > _MOST_FILES:
-                    return len([session for session in names if session not in alive]), size, True
+                    return len(old), size, True
                 try:
                     size += os.lstat(os.path.join(folder, child)).st_blocks * 512
                 except FileNotFoundError:  # removed while we looked
                     continue
-    return count, size, False
+    return len(old), size, False
 
 
 def _named_by_processes(ray: str) -> set[str]:

@@ -41,6 +41,22 @@ def tracing() -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _dump(program: str, pid: int, flags: list[str]) -> tuple[bool, str]:
+    """Return whether py-spy read the stack of a process, and its last words where it did not."""
+    try:
+        done = subprocess.run(
+            [program, "dump", *flags, "--pid", str(pid)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PATIENCE_S,
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"silent for {_PATIENCE_S:.0f} s"
+    return done.returncode == 0, (done.stderr.strip().splitlines() or ["no message"])[-1][:200]
+
+
 def _attempt() -> tuple[str, str]:
     beside = os.path.join(sysconfig.get_path("scripts"), "py-spy")
     program = beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
@@ -50,23 +66,14 @@ def _attempt() -> tuple[str, str]:
     try:
         if child.stdout:
             child.stdout.readline()  # from here on the interpreter has a stack
+        # Stopping the process comes first: a stack that is read without a stop may be torn. Where only that works,
+        # `message` keeps why.
         message = ""
         for mode, flags in (("allowed", []), ("only nonblocking", ["--nonblocking"])):
-            try:
-                done = subprocess.run(
-                    [program, "dump", *flags, "--pid", str(child.pid)],
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    text=True,
-                    errors="replace",
-                    timeout=_PATIENCE_S,
-                )
-            except subprocess.TimeoutExpired:
-                message = f"silent for {_PATIENCE_S:.0f} s"
-                continue
-            if done.returncode == 0:
+            is_dumped, error = _dump(program, child.pid, flags)
+            if is_dumped:
                 return mode, message
-            message = (done.stderr.strip().splitlines() or ["no message"])[-1][:200]
+            message = error
         denied = any(word in message.lower() for word in ("permission", "not permitted", "eperm"))
         return ("denied" if denied else "failed"), message
     finally:

@@ -25,7 +25,7 @@ from harness.parity.verdict import Judged
 from probes.format import whole
 from reports.model import Verdict
 from reports.text import counted
-from scenarios.bench.case import Symptoms, Tolerance
+from scenarios.bench.case import CaseSample, Symptoms, Tolerance
 from scenarios.remote import ActorFailed
 
 BUDGET_S = 60.0  # seconds for everything but the restart of an engine
@@ -76,16 +76,15 @@ def _search(judged: Judged, bench: Bench, attribution: Attribution, started: flo
     if unnamed:
         attribution.learned = replace(attribution.learned, aloud=read_aloud(e, explained, bench.texts))
     symptoms = _compared(e, bench, sides, attribution)
-    # A sampler that turns a token now and then turns others at the last weights.
     if unnamed and _shows_little(attribution) and len(explained.left(Kind.FLIP.of())):
         wide = choose(explained, judged.kinds, most_healthy=HEALTHY_IF_RARE)
-        bench.open(wide, _allowed(e, len(wide)))
-        symptoms = _compared(e, bench, sides, attribution)
-        if not _shows_little(attribution):
-            samples = narrowed(wide, {number for side in sides for number in symptoms[side].by_sample})
+        samples = _narrowed(e, bench, sides, attribution, wide) or samples
         bench.open(samples, _allowed(e, len(samples)))
         symptoms = _compared(e, bench, sides, attribution)
-    attribution.reproduced = bool(open_) and {sample for _, sample in open_} <= {sample.number for sample in samples}
+    # What no cause explains counts as reproduced only if the bench has every sample of it: interventions that remove
+    # the difference of some of them explain no others.
+    in_case = {sample.number for sample in samples}
+    attribution.reproduced = bool(open_) and {number for _, number in open_} <= in_case
     attribution.drawn = sum(sample.offends for sample in samples)
     _note_cut_sequences(attribution, len(samples))
     if unnamed and _shows_little(attribution):
@@ -102,10 +101,25 @@ def _search(judged: Judged, bench: Bench, attribution: Attribution, started: flo
         attribution.learned = replace(attribution.learned, past_cache=differ_past_cache(attribution.tried))
 
 
+def _narrowed(
+    e: Evidence, bench: Bench, sides: list[str], attribution: Attribution, wide: list[CaseSample]
+) -> list[CaseSample]:
+    """Return a case of the samples that differ now, of a wide one; [] where these show as little as the first.
+
+    A sampler that turns a token now and then turns others at the last weights. So many healthy samples are drawn too.
+    """
+    bench.open(wide, _allowed(e, len(wide)))
+    symptoms = _compared(e, bench, sides, attribution)
+    if _shows_little(attribution):
+        return []
+    return narrowed(wide, {number for side in sides for number in symptoms[side].by_sample})
+
+
 def _allowed(e: Evidence, samples: int) -> Tolerance:
     """Return what counts as equal on the bench, for a case of this many samples."""
     tolerance = e.tolerance
     allowed = Tolerance(tolerance.value, tolerance.margin)
+    # In half precision a few choices of a sound engine lie far from the reference's. How many depends on the tokens.
     if not tolerance.half:
         return allowed
     longest = whole(e.baseline.recording.records.settings.sampling.max_tokens)
@@ -154,9 +168,9 @@ def _search_side(s: Situation, attribution: Attribution, started: float) -> None
     """Make every intervention on one side. What it showed stays, even where the engine fails."""
     try:
         _one_side(s, attribution)
-        if any(key.family == itself(s.side).family for key in s.recorded) and vanished(
-            attribution.first[s.side], s.remaining
-        ):
+        # The recordings say that the engine disagrees with itself, and nothing is left: was its noise the fault's?
+        noise_was_recorded = any(key.family == itself(s.side).family for key in s.recorded)
+        if noise_was_recorded and vanished(attribution.first[s.side], s.remaining):
             live.regroup(s)
     finally:
         attribution.remaining[s.side] = s.remaining
@@ -183,6 +197,7 @@ def _one_side(s: Situation, attribution: Attribution) -> None:
     if any(ORDER.has(key) for key in s.recorded):
         # Nothing is drawn for it. Among permuted responses a guessed parameter removes some differences by chance.
         other_sample_numbers(s)
+    # The reference first: changing it costs no call of the engine, and leaves the engine as the run left it.
     reference.search(s)
     if s.remaining.total:
         live.search(s, then=reference.search)

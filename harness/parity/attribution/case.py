@@ -40,6 +40,7 @@ def choose(so_far: Explained, kinds: list[DivergenceKey], *, most_healthy: int =
         ids = prompts[step].get(sample)
         if ids is None:
             continue
+        # A trial of shared random numbers draws each sample with those of the first one of its prompt.
         leader = min(sibling for sibling, sibling_ids in prompts[step].items() if sibling_ids == ids)
         case.append(CaseSample(sample, ids, offends=(step, sample) in kinds_by_sample, leader=leader))
     return case

@@ -47,11 +47,14 @@ def _ended(recording: Recording, step: int) -> bool:
     table = recording.table("rollout", step)
     if table is None or table.finish is None or (output := table.rows("output")) is None:
         return False
-    ends = {end for info in recording.records.engines for end in info.resolved.end_ids or ()}
+    ends: set[int] = set()
+    for info in recording.records.engines:
+        ends.update(info.resolved.end_ids or ())
     sampling = recording.records.settings.sampling
     limit, least = sampling.max_tokens, np.fmax(sampling.min_tokens, 0.0)
     cut = np.array([str(reason) == "length" for reason in table.finish])
-    if not ends or (output.lengths[cut] != limit).any() or set(map(str, table.finish)) - {"length", "stop"}:
+    unexplained_reasons = set(map(str, table.finish)) - {"length", "stop"}
+    if not ends or unexplained_reasons or (output.lengths[cut] != limit).any():
         return False
     stopped = np.flatnonzero(~cut)
     last = output.values[output.offsets[stopped] + output.lengths[stopped] - 1]

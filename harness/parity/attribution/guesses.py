@@ -46,6 +46,8 @@ def guesses(s: Situation) -> Iterator[Trial]:
                 {"seed": guessed_seed},
                 details={"asked": seed, "as if": guessed_seed},
             )
+    # Complete fits first, then choices passed over, which need no number, and only then fits that leave some choices
+    # unexplained.
     fitted = _fitted(s) if chosen else []
     yield from _fits(s, fitted)
     yield from _passed_over(s)

@@ -88,6 +88,7 @@ def restart(s: Situation) -> None:
                 )
             s.symptoms = done.after
             return
+        # A fresh engine has both new weights and nothing kept. The sync of the same weights tells which of them helped.
         details = {"after a sync of the same weights": synced.after.total}
         if spoilt:
             cause, summary, exclusions = _spoilt_by_a_sync(s)
@@ -173,10 +174,12 @@ def search(s: Situation, *, restarts: bool = True, then: Callable[[Situation], N
     for intervention in interventions():
         if not s.remaining.total:
             return
+        # What is left out is noted only where it would have applied: parameters only if any differ from what was asked.
         if intervention.starts_engine and not restarts:
             if intervention.run is not engine_parameters or s.changed:
                 s.notes.append(f"a fresh engine for the {s.side} ({intervention.title}): not tried, restarts are off")
             continue
+        # The restart has no share in the time for interventions (`attribute.BUDGET_S`).
         if s.over and intervention.run is not restart:
             s.notes.append(f"not tried for lack of time: {intervention.title} ({s.side})")
             continue
@@ -261,6 +264,7 @@ def narrowest(s: Situation) -> tuple[str, str]:
             "; every tensor that the engine holds is the learner's, and so is every buffer that the configuration "
             f"computes{more}: it computes other numbers with them"
         )
-    if nothing_wrong and any(tried.intervention == FRESH and tried.side == s.side for tried in s.tried):
+    fresh_differs_too = any(tried.intervention == FRESH and tried.side == s.side for tried in s.tried)
+    if nothing_wrong and fresh_differs_too:
         untested = 0  # what a fresh engine does as well, no earlier state did
     return description, "" if untested or s.evidence.tolerance.half else place

@@ -166,6 +166,7 @@ def _proven(recorded: list[Cause], attribution: Attribution) -> tuple[list[Cause
     named.
     """
     causes, fresh = list(recorded), []
+    # One intervention may prove several recorded causes. What it removed beyond them is a cause of its own.
     for named in attribution.named:
         matches = [i for i, cause in enumerate(causes) if same_cause(named.cause, cause.key) and _party(cause, named)]
         for i in matches:
@@ -205,6 +206,7 @@ def _unnamed(live: CauseKey, recorded_keys: list[CauseKey]) -> CauseKey | None:
     """Return the part of a live cause that no recorded one names: all of it, some of several parameters, or None."""
     if not recorded_keys:
         return live
+    # Only a cause of several parameters can have a part that is unnamed; one without parts covers its whole family.
     missing = {*live.parts}.difference(*(key.parts for key in recorded_keys))
     if len(live.parts) < 2 or not missing or not all(key.parts for key in recorded_keys):
         return None

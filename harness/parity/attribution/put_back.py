@@ -48,6 +48,8 @@ class _Search:
         if self.s.clock() + self.seconds > self.until:
             self.s.notes.append(f"no time to tell {', '.join(names)} apart: each needs a start of the engine")
             return [names]
+        # A half whose correction is enough holds every guilty one. Where neither is, each half has one, and is searched
+        # with the other put back.
         half, other_half = names[: len(names) // 2], names[len(names) // 2 :]
         if self.clean([*half, *fixed]):
             return self.guilty(half, fixed)
@@ -91,8 +93,9 @@ def engine_parameters(s: Situation) -> None:
     # 4. Name them, with the engine as it is when all are put back.
     if s.last_put_back != names:
         s.symptoms = _read(s, names)
-    for group in (part for guilty_group in groups for part in _narrowed(s, guilty_group)):
-        s.named.append(_named(s, group, done.proof(_intervention(s, group))))
+    for guilty_group in groups:
+        for group in _narrowed(s, guilty_group):
+            s.named.append(_named(s, group, done.proof(_intervention(s, group))))
 
 
 def _named(s: Situation, names: list[str], proof: Proof) -> Named:

@@ -102,7 +102,7 @@ def _guarded(family: CauseFamily, plugin: Plugin) -> CauseFamily:
             if not isinstance(explanation, Explanation):
                 raise TypeError(f"it yields {type(explanation).__name__}, which is no Explanation")
             codec.convert(codec.builtins(explanation.cause), Cause)
-            for kind in e.first:
+            for kind in e.first:  # the plug-in's own functions select what is covered: called here, they fail here
                 explanation.covers(kind, e.found(kind))
         return listed
 

@@ -12,7 +12,7 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.subjects.log_probabilities.observed_outliers import Tail, outliers
 from harness.parity.subjects.log_probabilities.observed_systematic import FALSE_ALARM
-from reports.model import Finding
+from reports.model import CheckState, Finding
 from reports.text import counted, figure, part_of, show
 
 LIFTED = "lifted-precision"  # the check of both engines in float32
@@ -169,6 +169,7 @@ def trained_tokens(e: Evidence) -> Outcome:
     if kinds:
         text = f"what was trained on is not what was rolled out: {e.first_place(*kinds).context}"
         return outcome("trained-tokens", "confirmed", text, kinds=kinds)
+    # A learner that was compared only in part may have trained on anything in the rest.
     for side in e.sides:
         if gap := side.uncompared:
             text = f"the {side.name}'s samples of step {gap[0]} were not compared with what was trained on: {gap[1]}"
@@ -215,8 +216,11 @@ def rewards(e: Evidence) -> Outcome:
     """The rewards of the same tokens."""
     if Kind.REWARD.of() in e.first:
         place, differing_samples = e.first[Kind.REWARD.of()].place, e.found(Kind.REWARD.of())
-        text = f"{np.count_nonzero(differing_samples[:, 1] >= 0)} samples of the same tokens have another reward"
-        text = place.context if place.sample < 0 or not (differing_samples[:, 1] >= 0).any() else text
+        # A mean reward that differs belongs to no sample, which is numbered -1.
+        sample_count = np.count_nonzero(differing_samples[:, 1] >= 0)
+        text = f"{sample_count} samples of the same tokens have another reward"
+        if place.sample < 0 or not sample_count:
+            text = place.context
         return outcome("rewards", "confirmed", text, kinds=(Kind.REWARD.of(),))
     if not e.counts.rewards:
         return outcome("rewards", "not tested", "no rewards of the same tokens in both runs")
@@ -247,23 +251,9 @@ def learner(e: Evidence) -> Outcome:
         )
     if not e.train:
         return outcome("learner", "not tested", "a run without training", **details)
-    # The learners differ for a reason other than the engines: nothing is confirmed then.
-    if e.learners.confounded:
-        text = f"the learners part at step {e.learners.parted}, as they must: {e.learners.confounded}"
-        text += f"; {e.learners.norms}" if e.learners.norms else ""
-        last = e.learners.norms and not e.confounders and e.learners.parted == max(e.steps)
-        return outcome("learner", "ruled out" if last else "not tested", text, **details)
-    if e.learners.followed is not None:
-        return outcome(
-            "learner",
-            "not tested",
-            f"the runs trained on other tokens from step {e.learners.followed} on",
-            **details,
-        )
-    if e.learners.reordered is not None:
-        step = e.learners.reordered
-        text = f"the learners part after step {step}: they took the samples in another order, which rounds differently"
-        return outcome("learner", "not tested", text, **details)
+    if parted := _parted_with_reason(e):
+        state, text = parted
+        return outcome("learner", state, text, **details)
     absent = [step for step in e.steps if step not in equal]
     if absent:
         text = f"no digests of both learners after the update of step {absent[0]}"
@@ -273,10 +263,29 @@ def learner(e: Evidence) -> Outcome:
         values = f"{show(place.baseline)} against {show(place.candidate)}"
         text = f"{place.field} of step {place.step} is {values}, {place.context}"
         return outcome("learner", "confirmed", text, kinds=(Kind.LOSS.of(),), **details)
-    losses = e.learners.losses_differ
     findings = [
         Finding("losses", f"{name} differs in its last digits from step {step} on", where="learner")
-        for name, step in losses.items()
+        for name, step in e.learners.losses_differ.items()
     ]
     text = f"bit-identical after {part_of(len(equal), len(equal), 'update')}"
     return outcome("learner", "ruled out", text, findings=findings, **details)
+
+
+def _parted_with_reason(e: Evidence) -> tuple[CheckState, str] | None:
+    """Return the state and the words where the learners differ for a reason other than the engines; None elsewhere.
+
+    Nothing is confirmed then.
+    """
+    learners = e.learners
+    if learners.confounded:
+        text = f"the learners part at step {learners.parted}, as they must: {learners.confounded}"
+        text += f"; {learners.norms}" if learners.norms else ""
+        # The gradients of the step in which they part were compared. No step follows it in which anything is open.
+        only_last_step = learners.norms and not e.confounders and learners.parted == max(e.steps)
+        return "ruled out" if only_last_step else "not tested", text
+    if learners.followed is not None:
+        return "not tested", f"the runs trained on other tokens from step {learners.followed} on"
+    if learners.reordered is not None:
+        text = f"the learners part after step {learners.reordered}: they took the samples in another order, which "
+        return "not tested", f"{text}rounds differently"
+    return None

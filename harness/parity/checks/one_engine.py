@@ -133,6 +133,7 @@ def _untested_sync(e: Evidence, side: str, record: SyncRecord) -> str:
         return f"no sync was recorded in the {side}"
     if None in e.side(side).versions and trains(e):
         return f"the {side}'s rollouts do not say with which weight version they were drawn"
+    # In the order of a sync: it was made, proven, and both ends said what passed between them.
     for versions, what in (
         (record.unsynced, "rolled out without a recorded sync"),
         (record.unproven, "synced without a proof"),
@@ -153,6 +154,7 @@ def _arrived(records: list[SyncRecord]) -> str:
     """Return in words what the syncs of all sides brought, where nothing is wrong with any of them."""
     syncs = " and ".join(str(len(record.versions)) for record in records)
     arrived = counted(min(record.tensors or 0 for record in records), "tensor")
+    # The weaker side speaks for both: the fewest tensors, the largest proof.
     proof = max(record.largest_proof for record in records)
     text = f"{syncs} syncs, {arrived} arrived each time, largest |Δ| of a proof {figure(proof)} nats"
     read = [record.loaded for record in records]
@@ -220,6 +222,8 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
         "flips": floor.flips,
         "not covered": _not_covered(side, again),
     }
+    # From the strongest evidence to the weakest: the engine beyond the cap, a second run that became another run, no
+    # floor, and a floor that was not taken under every variant.
     noise = _noise(floor, cap)
     kind = Kind.FLOOR.of(side.name)
     if kind in e.first:
@@ -280,9 +284,12 @@ def _has_log_probabilities(again: SecondRun) -> bool:
 
 def _lacking_variants(e: Evidence, floor: EngineFloor) -> list[str]:
     """Return the variants under which the floor was not taken, though it could have been."""
-    taken_variants = {variant for run in e.sides for variant in run.floor.variants if variant not in run.floor.absent}
+    taken_variants: set[str] = set()
+    for side in e.sides:
+        taken_variants.update(set(side.floor.variants).difference(side.floor.absent))
     if e.mode == REPLAY:
         taken_variants.discard("prefill")  # an engine that only scores has no decode to compare with
+    # That no engine scores a prefill is no fault of one side. Where the other side's did, this one lacks it.
     return [variant for variant in floor.absent if variant != "prefill" or variant in taken_variants]
 
 

@@ -111,6 +111,7 @@ def _loaded() -> tuple[tuple[Registered, ...], tuple[PluginError, ...]]:
     wrong = [*plugins.load(GROUP, lambda plugin, module: silent.append(plugin))]
     # Checks of the harness come first, so that a plug-in cannot take the name of one.
     checks_by_name = {registered.name: registered for registered in _REGISTERED if _is_ours(registered)}
+    # Checks without a number come after the numbered ones, in the order in which they registered: the sort is stable.
     last = max(registered.number for registered in checks_by_name.values()) + 1
     for registered in _REGISTERED:
         if _is_ours(registered):
@@ -166,6 +167,7 @@ def _guarded(registered: Registered, plugin: Plugin) -> Registered:
 
     @functools.wraps(registered.run)
     def run(e: Evidence) -> Outcome:
+        # Both questions are asked here too: an error in one of them must reach the report, and `answered` swallows it.
         try:
             with plugin.guarded():
                 for question in (registered.applies, registered.required):

@@ -233,10 +233,12 @@ def _probe_share(side: Side) -> float | None:
     for event in side.recording.all("probe_cost"):
         if isinstance(event.get("self_ns"), int) and isinstance(event.get("step"), int):
             processes.setdefault(str(event.get("file")), []).append((event["step"], event["self_ns"]))
-    lasted, shares = step_seconds(side), []
+    lasted, shares = step_seconds(side), list[float]()
     for costs in map(sorted, processes.values()):
+        # `self_ns` counts up over the whole process, so the first step's value is what starting has cost.
         seconds = sum(lasted.get(step, 0.0) for step, _ in costs[1:])
-        shares += [(costs[-1][1] - costs[0][1]) / 1e9 / seconds] if seconds else []
+        if seconds:
+            shares.append((costs[-1][1] - costs[0][1]) / 1e9 / seconds)
     return max(shares, default=None)
 
 

@@ -39,6 +39,7 @@ def compare(e: EvidenceBuilder, tell: ProgressCallback = ignore_progress) -> Non
             for side in e.sides
         ]
         for side, of_side in zip(e.sides, tables, strict=True):
+            # The contradictions first: they say whether the experience is what was trained on.
             contradictions[side.name].add(of_side)
             scored_before = side.to_learner.tokens
             if of_side.rollout is not None:

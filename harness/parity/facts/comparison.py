@@ -91,9 +91,11 @@ class Comparison(Generic[SideT]):
 
         Where only one job was run a second time, its floor alone is required.
         """
-        floors = [side.floor for side in self.sides if not self.second_runs or side.name in self.second_runs
-                  or side.floor.measured]  # fmt: skip
-        return max(floor.changed_mean for floor in floors) if all(floor.measured for floor in floors) else float("nan")
+        repeated = self.second_runs
+        floors = [side.floor for side in self.sides if not repeated or side.name in repeated or side.floor.measured]
+        if not all(floor.measured for floor in floors):
+            return float("nan")
+        return max(floor.changed_mean for floor in floors)
 
     def tolerated(self, kind: Kind) -> Tolerance:
         """Return what counts as equal in this kind of comparison."""

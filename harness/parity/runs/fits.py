@@ -55,6 +55,8 @@ def check_fit(
     if spec.embedded:
         takes = of_tables(spec.name)
     else:
+        # The stored list is of the pinned version and of the harness's own mapping. Only otherwise is the engine asked,
+        # which takes seconds.
         unusual = bool(mapping) or environment.version != _pinned(environment)
         takes = accepted(environment, ask=unusual, say=say)
         with collected(mistakes):

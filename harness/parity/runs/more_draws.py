@@ -21,6 +21,7 @@ def draw_on(
     from harness.parity.gather import native_stage_alone  # the judge's libraries, which no run needs
     from harness.parity.subjects.native_sampler.observed_samples import draws_of
 
+    # The judge looks at a recording after each draw in the same way, so its verdict is the one that ended the drawing.
     for draw in range(2, len(baseline_side.scenario.native.sizes) + 1):
         try:
             e = native_stage_alone(library.open(baseline_side.run_dir), library.open(candidate_side.run_dir), cap=cap)

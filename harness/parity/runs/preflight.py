@@ -120,7 +120,8 @@ def check_machine(scenarios: Iterable[Scenario], address: str | None, say: Calla
             "engine.router: the router and its engines listen on one host only, and a cluster may have several",
             fix="leave out --address, or engine.router",
         )
-    for scenario in () if address else scenarios:
+    local_scenarios = [] if address else scenarios
+    for scenario in local_scenarios:
         _check_memory(scenario)
         cores, learner, engine = len(os.sched_getaffinity(0)), scenario.ppo.world_size, scenario.engine
         workers = engine.engines * engine.tensor_parallel
@@ -208,6 +209,7 @@ def _check_model(key: str, name: str) -> None:
         return
     else:
         wrong, fix = "no such directory, nor a downloaded model", f"hf download {name}"
+    # A directory beside it that holds a model is what a misspelt path was most likely meant to be.
     models = [] if path.exists() else [config.parent for config in path.parent.glob("*/config.json")]
     if (near := similar_path(path, models)) is not None:
         wrong = f"{wrong}; did you mean {near.name}?"
@@ -222,9 +224,9 @@ def _check_prompts(settings: Prompts) -> None:
         if settings.path != BUILTIN and not prompts.check(settings):
             raise BadInput(f"prompts.path = {settings.path!r} holds no prompt", fix=prompts.FILE)
     except prompts.PromptError as error:
-        files = (
-            [] if path.exists() else [file for file in path.parent.glob("*.*") if file.suffix.lower() in prompts.KINDS]
-        )
+        files: list[Path] = []
+        if not path.exists():
+            files = [file for file in path.parent.glob("*.*") if file.suffix.lower() in prompts.KINDS]
         if (near := similar_path(path, files)) is None:
             raise BadInput(str(error), fix=error.fix) from error
         fix = f"--prompts {shlex.quote(str(near))}"

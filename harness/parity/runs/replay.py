@@ -80,6 +80,7 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
         start = _start(first, from_step)
         if start is not None:
             options.say(start.summary)
+        # A run that was cut short is judged as far as it came: the exception becomes a part of the verdict.
         cut, warm = None, None
         try:
             with guarded(folder, options) as guard, cluster_for([side], options) as (cluster, warm):
@@ -96,17 +97,21 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
         compacted(folder)
     half_findings = halves(verdict, range(first, window.stop))
     conclusion = answer(verdict, half_findings) if cut is None else ""
-    findings = [*half_findings, *([start] if start is not None else [])]
+    findings = half_findings if start is None else [*half_findings, start]
+    verdict = _answered(verdict, conclusion) if conclusion else verdict
     verdict = dataclasses.replace(
         verdict,
-        reason=conclusion or verdict.reason,
-        evidence=[verdict.reason, *verdict.evidence] if conclusion else verdict.evidence,
         findings=[*findings, *verdict.findings],
         coverage=verdict.coverage | {"replayed": {"first_step": first, "stop": window.stop}},
         figures=verdict.figures | {"warm": warm is not None, "total_s": round(time.monotonic() - started, 1)},
         reproduce=reproduce,
     )
     return written(displayed_paths.displayed(verdict.strict if options.strict else verdict), folder)
+
+
+def _answered(verdict: Verdict, conclusion: str) -> Verdict:
+    """Return the verdict with the replay's own answer as its reason; the reason so far becomes evidence."""
+    return dataclasses.replace(verdict, reason=conclusion, evidence=[verdict.reason, *verdict.evidence])
 
 
 def _start(first: int, from_step: int) -> Finding | None:

@@ -154,11 +154,9 @@ def _planned(
         shared = options.shared()
     with collected(mistakes):
         check_device(options.device, options.address)
+    # All mistakes of a command are told at once, so that nobody corrects one and meets the next.
     if mistakes:
-        try:
-            _candidate(shared, options.candidate_overrides, candidate)
-        except BadInput as error:  # which values fit depends on what is wrong already, which keys there are does not
-            mistakes += [mistake for mistake in mistakes_of(error) if mistake.instead]
+        mistakes += _misspelt(shared, options.candidate_overrides, candidate)
     refuse(mistakes)
     baseline_scenario, candidate_scenario, plants = (
         _planted(shared, options.fault) if options.fault else (shared, shared, {})
@@ -173,6 +171,18 @@ def _planned(
         refuse(mistakes)
         check_machine((baseline_scenario, candidate_scenario), options.address, options.say)
     return maps, baseline_scenario, candidate_scenario, plants
+
+
+def _misspelt(shared: Scenario, overrides: Iterable[str], candidate: str) -> list[HarnessError]:
+    """Return the candidate's overrides whose keys are wrong, beside a scenario that is wrong itself.
+
+    Which values fit depends on that scenario; which keys there are does not.
+    """
+    try:
+        _candidate(shared, overrides, candidate)
+    except BadInput as error:
+        return [mistake for mistake in mistakes_of(error) if mistake.instead]
+    return []
 
 
 def _candidate(scenario: Scenario, overrides: Iterable[str], backend: str) -> Scenario:
@@ -395,6 +405,7 @@ class _Stages:
         early = self._begin_early(experiment, policy)
         experiment.record(self.candidate, guide=self.baseline.run_dir if self.candidate.scenario.guided else None)
         self.clock.lap("candidate_s")
+        # The bench needs both engines as the runs left them. The stages after it start engines of their own.
         if self.options.attribution:
             self.attribution = _attributed(
                 experiment, self.baseline, self.candidate, early=early, cap=self.options.cap, library=self.library

@@ -25,24 +25,25 @@ def with_scenario(verdict: Verdict, baseline: Run, candidate: Run) -> Verdict:
     of_candidate = selfcheck.update_moves(candidate, floor=floors["candidate"])
     is_named = any(check.hides == of_candidate.hides and not check.ok for check in checks)  # one kind of fault, once
     sides = {"baseline": checks, "candidate": [] if is_named else [of_candidate]}
-    weak = [
-        Finding(
-            check.hides,
-            check.summary,
-            effect="equality says less than it seems to",
-            severity="warning",
-            where=side,
-            about="scenario",
-        )
-        for side, checks_of_side in sides.items()
-        for check in checks_of_side
-        if check.applies and not check.ok
-    ]
-    if verdict.verdict not in PASSES:
-        weak = []
+    weak: list[Finding] = []
+    if verdict.verdict in PASSES:
+        for side, checks_of_side in sides.items():
+            weak += [_weak(check, side) for check in checks_of_side if check.applies and not check.ok]
     measured = {check.name: round(check.value, 6) for check in checks if check.applies}
     return dataclasses.replace(
         verdict, findings=[*verdict.findings, *weak], coverage=verdict.coverage | {"scenario": measured}
+    )
+
+
+def _weak(check: selfcheck.SelfCheck, side: str) -> Finding:
+    """Return a finding on a kind of fault that the scenario could not have shown."""
+    return Finding(
+        check.hides,
+        check.summary,
+        effect="equality says less than it seems to",
+        severity="warning",
+        where=side,
+        about="scenario",
     )
 
 

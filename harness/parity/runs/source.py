@@ -61,6 +61,7 @@ def source(path: Path) -> Source:
         recording = Recording(path)
     except FormatError as error:
         raise BadInput(str(error), fix=error.fix or A_RUN) from error
+    # Each refusal rests on the ones before it: without a scenario nothing says which frames a step needs.
     if not recording.scenario:
         raise BadInput(
             f"{path / 'run.json'} has no scenario: the harness cannot build this run's learner",

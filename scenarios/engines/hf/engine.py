@@ -151,14 +151,17 @@ class HFEngine:
         ids = torch.zeros((len(requests), width), dtype=torch.int64, device=self._device)
         mask = torch.zeros_like(ids)
         # Padded on the left: what is drawn follows the last column.
+        # tests/cases/parity/patches/right_pad.py rewrites the source of these lines.
         for row, request in enumerate(requests):
             ids[row, width - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids, device=self._device)
             mask[row, width - len(request.prompt_ids) :] = 1
         draws = [draw_of(r, mapped, seed) for r in requests]
         responses = self._responses(requests, mapped)
+        # Each sample has a stream of its own, so that what it draws does not depend on the others of its batch.
         seeds = [(self._seed * 1_000_003 + r.sample) % 2**31 for r in requests]
         streams = [torch.Generator().manual_seed(stream_seed) for stream_seed in seeds]
         prompts, outputs = [r.prompt_ids for r in requests], [response.tokens for response in responses]
+        # Positions count a prompt's own tokens: padding in front must not move it. A negative one would be no index.
         cache, step_ids = None, ids
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
         for step in range(max(response.budget for response in responses)):

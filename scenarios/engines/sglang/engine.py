@@ -134,6 +134,7 @@ class SGLangEngine:
         mapped = self.mapped(sampling)
         native = canonical_request.without_draw(mapped.native, self._mode)
         params, processors = [], []
+        # What was drawn in earlier rounds counts towards min_tokens: the limit is of the sample, not of the request.
         for request in requests:
             request_params = dict(
                 native,

@@ -67,6 +67,8 @@ class Misloaded(Plant):
             elif self._version < self.value.get("until", math.inf):
                 reach(engine, misload, names, how=how, rank=self.value.get("rank"))
             return receive(group, weights)
+        # The embedded engine's model is in this process, so its tensors are put back after the load. Another engine's
+        # loader has to be changed in its workers (`misload`).
         state = engine.model.state_dict()
         before = {name: state[name].clone() for name in names}
         report = receive(group, weights)

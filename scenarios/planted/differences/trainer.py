@@ -162,6 +162,7 @@ class TrainerPlants(Hooks):
         prompts = itertools.groupby(result.completions, key=lambda completion: completion.prompt_seen)
         groups = [len(list(group)) for _, group in prompts]  # prompts are distributed in turn: see `scenarios.fleet`
         engine = [number % self.joined_engines for number, size in enumerate(groups) for _ in range(size)]
+        # `sorted` is stable: within an engine its answers keep their order, as a join of lists leaves them.
         places = sorted(range(len(engine)), key=engine.__getitem__)
         numbers = [completion.sample for completion in result.completions]
         return dataclasses.replace(

@@ -49,6 +49,7 @@ def main() -> int:
         subprocess.Popen(command, env=environment(rank, world, port, gpus), stdin=subprocess.DEVNULL)
         for rank in range(options.world)
     ]
+    # A launcher that is told to end must not leave its ranks behind: `sys.exit` runs the `finally` below.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(exit_code_of(number)))
     try:
         while any(process.poll() is None for process in ranks):

@@ -55,6 +55,7 @@ def noisy(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     # Noise of this size explains differences up to a multiple of it. Larger ones stay open.
     reach = HEADROOM * max(floor.largest, e.of_engines.cap)
     largest = e.between_engines.largest[0]
+    # A difference of the engines beyond that reach is no noise, so noise then explains nothing but the floor.
     within = not np.isfinite(largest) or largest <= reach
     kinds: tuple[Kind, ...] = (Kind.FLOOR,)
     if within:

@@ -30,6 +30,7 @@ def _several(e: Evidence) -> bool:
 def one_of_several(e: Evidence) -> Outcome:
     """Whether the differences are those of one engine among several, and whether each drew its own samples: those of
     the rule, or of a router, where every request has one answer of one engine."""
+    # `astray`: a fault. `silent`: what was not recorded. `texts`: the shares, which are told in any case.
     texts, astray, silent = [], [], []
     findings = []
     alone: dict[tuple[str, str], list[str]] = {}  # (what differs, shares) -> sides for which that holds
@@ -46,6 +47,7 @@ def one_of_several(e: Evidence) -> Outcome:
             silent.append(f"the {side.name}'s scenario does not say which engine had to draw which sample")
         else:
             astray += _astray(side, by, *rule)
+        # An engine behind a router may have drawn nothing, and belongs to the shares all the same.
         apart, drew = differing(e, side), Counter(by.values())
         numbers = numbered(side) if routed(side) else sorted(drew)
         shares = ", ".join(f"engine {engine}: {part_of(apart[engine], drew[engine], 'sample')}" for engine in numbers)

@@ -79,9 +79,9 @@ def lifecycle(recording: Recording, versions: Mapping[int, int | None]) -> Lifec
     if not level and not slept:
         return None
     drawn = {step: versions.get(step) for step in recording.steps("rollout")}
-    missteps = [
-        misstep for engine, engine_calls in sorted(calls.items()) for misstep in _missteps(engine, engine_calls, drawn)
-    ]
+    missteps: list[Misstep] = []
+    for engine, engine_calls in sorted(calls.items()):
+        missteps += _missteps(engine, engine_calls, drawn)
     freed = [call.freed for call in slept if call.freed is not None]
     sleepers = {call.engine_number for call in slept}
     return Lifecycle(level, len(slept), len(sleepers), tuple(missteps), max(freed, default=None))

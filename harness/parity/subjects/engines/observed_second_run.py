@@ -29,6 +29,7 @@ def compared(e: Evidence, other_recordings: Iterable[Recording] = ()) -> SecondR
 
     `other_recordings`: recordings that it is judged against, of which the repetition must be no copy.
     """
+    # A second run that is damaged, in another mode, a copy or of another engine measures no floor, whatever it shows.
     first_run, repeated_run = (side.recording for side in e.sides)
     broken = damage(repeated_run, "second run")
     broken += [*unclear(repeated_run, "second run"), *bad_exit(repeated_run, "second run")]

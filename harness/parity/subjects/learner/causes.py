@@ -107,6 +107,7 @@ def _explained(e: Evidence, side: Side, what: What, faults: list[RankFault]) -> 
     roles = sorted({fault.role for fault in faults})
     details = {"side": side.name, "ranks": sorted(blamed), "roles": roles, "steps": steps}
     summary = f"{_WORDS[what].format(side=side.name, role=' and '.join(roles))}{who} {when(e, steps)}"
+    # The engine has the weights of rank 0. So the samples that rank 0 scored agree with it, and only the others do not.
     apart = what in (What.GRADIENT, What.UPDATE, What.APART)  # such ranks score with other weights than those sent
     not_explained = {kind: _not_of_others(side) for kind in keys(SCORED, side.name)} if apart else {}
     # All that is measured with log-probabilities of other tokens is wrong.
@@ -193,6 +194,7 @@ def applied_losses(e: Evidence, side: Side, so_far: Explained) -> Iterator[Expla
         return
     place, roles = e.first[key].place, " and the ".join(losses.roles)
     text, proofs = f"the {side.name}'s {roles} applies another loss than its experience gives", list[Proof]()
+    # A fixed ratio is looked for only where every loss follows from the experience: the two exclude each other.
     reading, steps = losses.divisor or ANY_LOSS, losses.steps
     if losses.fixed_ratio:
         reading, steps = OLD_LOGPROBS, losses.fixed_ratio

@@ -23,6 +23,7 @@ Shapes = dict[int, dict[str, Any]]  # step -> shape (is compared), sizes (of eac
 def experience_matrix_shapes(e: Evidence) -> Outcome:
     """Shapes, padding, skew and longest sample of each experience batch, and the padded batches of each rank."""
     conclude = partial(outcome, SUSPICIONS[3], number=3)
+    # Only steps that both runs recorded, and in which nothing confounds their batches, say something of the learners.
     by_side = [_shapes(side) for side in e.sides]
     recorded = set.intersection(*map(set, by_side))
     steps = _unconfounded(e, recorded)
@@ -85,12 +86,14 @@ def _apart(baseline_batches: list[dict[str, Any]], candidate_batches: list[dict[
     """Return in words the first few entries that differ, of the first batch that has any."""
     if len(baseline_batches) != len(candidate_batches):
         return f"{len(baseline_batches):,} against {len(candidate_batches):,} batches"
-    for a, b in zip(baseline_batches, candidate_batches, strict=True):
-        if a != b:
-            keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
-            entries = [f"{key} {_described(a.get(key))} against {_described(b.get(key))}" for key in keys[:3]]
-            return ", ".join(entries) + and_more(len(keys) - 3)
-    return ""
+    batch_pairs = zip(baseline_batches, candidate_batches, strict=True)
+    first = next(((a, b) for a, b in batch_pairs if a != b), None)
+    if first is None:
+        return ""
+    a, b = first
+    keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
+    entries = [f"{key} {_described(a.get(key))} against {_described(b.get(key))}" for key in keys[:3]]
+    return ", ".join(entries) + and_more(len(keys) - 3)
 
 
 def _described(value: Any) -> str:
@@ -234,11 +237,10 @@ def _fit(times: dict[int, float], sizes: dict[int, dict[str, float]], without: i
     """Fit a step's seconds as a line in its tokens; {} for too few steps. The first step is left out, since it warms
     up.
     """
-    pairs = [
-        (sizes[step]["tokens"], t)
-        for step, t in times.items()
-        if step not in (without, min(times)) and "tokens" in sizes.get(step, {})
-    ]
+    left_out = (without, min(times)) if times else (without,)
+    sized = [step for step in times if "tokens" in sizes.get(step, {})]
+    pairs = [(sizes[step]["tokens"], times[step]) for step in sized if step not in left_out]
+    # A line through steps of one or two sizes would fit whatever their times are.
     if len(pairs) < ENOUGH or len({tokens for tokens, _ in pairs}) < 3:
         return {}
     x, y = (np.array(column, np.float64) for column in zip(*pairs, strict=True))
@@ -257,6 +259,7 @@ def _because(step: int, t: float, median: float, times: dict[int, float], sizes:
         return "; its size was not recorded"
     usual = _median([size["tokens"] for size in sizes.values() if "tokens" in size])
     text = f"{size_text}: {step_size['tokens'] / max(1.0, usual):.1f} times the median's tokens"
+    # The step in question has no part in the line, or it would explain itself.
     line = _fit(times, sizes, without=step)
     if not line:
         return f"{text}; too few steps to tell whether that explains it"

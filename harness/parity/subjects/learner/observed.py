@@ -55,17 +55,15 @@ def learners(e: EvidenceBuilder) -> None:
     e.learners = replace(e.learners, updates=updates)
     compared: list[int] = []
     for step in sorted(set(baseline_updates) & set(candidate_updates)):
+        baseline_digests, candidate_digests = baseline_updates[step].digests, candidate_updates[step].digests
         pairs: dict[str, tuple[Any, Any]] = {
-            name: (baseline_updates[step].digests.get(name), candidate_updates[step].digests.get(name))
-            for name, _ in _DIGESTS
+            name: (baseline_digests.get(name), candidate_digests.get(name)) for name, _ in _DIGESTS
         }
         if None in pairs["actor"]:
             continue  # without the digest of the weights the update was not compared
         for name, what in (("batch", BATCH), ("critic", CRITIC)):
             e.note_recorded(what, step, *(value is not None for value in pairs[name]))
-        wrong = [
-            (name, phase) for name, phase in _DIGESTS if None not in pairs[name] and pairs[name][0] != pairs[name][1]
-        ]
+        wrong = [(name, phase) for name, phase in _DIGESTS if _differ(*pairs[name])]
         if wrong:
             e.learners = replace(e.learners, equal=tuple(compared))
             _note_parted(e, step, wrong, pairs[wrong[0][0]])
@@ -73,6 +71,11 @@ def learners(e: EvidenceBuilder) -> None:
         compared.append(step)
     e.learners = replace(e.learners, equal=tuple(compared))
     _losses(e, compared)
+
+
+def _differ(baseline: Any, candidate: Any) -> bool:
+    """Whether both digests were recorded and are unequal."""
+    return None not in (baseline, candidate) and bool(baseline != candidate)
 
 
 def _note_parted(e: EvidenceBuilder, step: int, wrong: list[tuple[str, str]], digests: tuple[Any, Any]) -> None:
@@ -88,6 +91,7 @@ def _note_parted(e: EvidenceBuilder, step: int, wrong: list[tuple[str, str]], di
         scaled = _scaled(e, step) if name != "batch" else None
         scaled = scaled or _by_cut(e, step)
         e.learners = replace(e.learners, scaled=scaled)
+    # What was to be expected comes first: a confounder, other tokens, another order. Only then is it a divergence.
     if (confounder is not None or e.learners.cuts) and e.learners.scaled is None:
         unequal = confounder.finding if confounder is not None else e.learners.cuts[0]
         e.learners = replace(e.learners, confounded=unequal.summary)
@@ -160,6 +164,7 @@ def _by_cut(e: EvidenceBuilder, step: int) -> OtherDivisor | None:
         return None
     # Two norms of one gradient may differ by sums in another order, or by the learner's measured rounding.
     allowed = max(_same_size(e), e.tolerance.rounding.largest)
+    # The norms of both roles are described even where the first is apart: the sentence on rounding names them all.
     descriptions, apart = [], None
     for role in ("actor", "critic"):
         norms = [updates[step].norms.get(role, ()) for updates in e.weights.updates]
@@ -203,6 +208,7 @@ def _own_divisors(e: EvidenceBuilder, step: int) -> OtherDivisor | None:
         factors, shares = sizes[1] / sizes[0], tokens.sum() / tokens
         if np.ptp(shares) <= SPREAD * allowed * shares.max():
             continue  # ranks with equal token counts share one factor
+        # Which run has the fault is not known: either may be the other's gradients times the shares.
         for side, factor in (("candidate", factors), ("baseline", 1 / factors)):
             how = _of_rank_means(factor / shares, allowed)
             if not how:

@@ -108,6 +108,7 @@ class LossSums:
             # An agreement says something only where another divisor would have shown: half as far would not do.
             self.compared += any(abs(reading - expected) > 2 * allowed for reading in readings.values())
             return False
+        # A reading explains the losses only if it gives every one of them.
         self.compared += 1
         self.fitting -= {divisor for divisor, reading in readings.items() if abs(loss - reading) > allowed}
         return True
@@ -134,13 +135,16 @@ def _with_fixed_ratio(side: SideBuilder) -> tuple[tuple[int, float], ...]:
     if records.manifest.framework:
         return ()  # others average these figures over other tokens
     updates = {update.step: len(update.norms.get("actor", ())) for update in records.updates}
-    telling = [
-        (each.step, each.number("update_logprob_shift"), each.number("approx_kl"))
-        for each in records.steps
-        if each.step is not None and updates.get(each.step, 0) > 1 and each.number("update_logprob_shift") >= MOVED
-    ]
-    is_fixed = bool(telling) and all(divergence == 0.0 for _, _, divergence in telling)
-    return tuple((step, shift) for step, shift, _ in telling) if is_fixed else ()
+    shifts: list[tuple[int, float]] = []
+    for metrics in records.steps:
+        shift = metrics.number("update_logprob_shift")
+        # In the only update of a step the ratio is one in a sound learner, too.
+        if metrics.step is None or updates.get(metrics.step, 0) <= 1 or not shift >= MOVED:
+            continue
+        if metrics.number("approx_kl") != 0.0:
+            return ()
+        shifts.append((metrics.step, shift))
+    return tuple(shifts)
 
 
 def _place_of_fixed(side: SideBuilder, step: int, shift: float) -> Place:

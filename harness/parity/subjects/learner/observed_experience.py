@@ -60,12 +60,14 @@ def experiences(e: EvidenceBuilder, baseline: Table, candidate: Table) -> None:
     e.counts += Counts(experience_samples=int(np.count_nonzero(tokens_equal)))
     baseline_rows, candidate_rows = match.a[tokens_equal], match.b[tokens_equal]
     sample = match.sample[tokens_equal]
+    # Every bit is only to be expected where nothing rounds otherwise: one cut of the batch, one order, whole batches.
     rounds = bool(e.learners.cuts) or e.of_a_framework
     exact = not rounds and is_whole_batch and not len(match.only_a) and not len(match.only_b)
     observed_margins.note_apart(e, baseline, candidate, baseline_rows, candidate_rows, exact=exact)
     # Advantages and returns are normalised over the batch, so a sample that differs moves those of all others.
     compared_columns = COLUMNS if is_whole_batch else [name for name in COLUMNS if name not in NORMALISED]
     for values in _paired_values(baseline, candidate, baseline_rows, candidate_rows, sample, compared_columns):
+        # Frozen models answer the same in both runs. Where rounding hides a single difference, its mean may still show.
         if values.name in FROZEN and not exact:
             _shift(e, values)
         if values.name == "reward":

@@ -60,10 +60,9 @@ def other_passes(e: Evidence, steps: set[int]) -> Passes:
 def _cut_short(e: Evidence, shape_lists: tuple[list[Shape], list[Shape]]) -> bool:
     """Whether one side lacks only passes, and its recording was cut short: they may have been cut off."""
     counts = [Counter(map(repr, shapes)) for shapes in shape_lists]
-    return any(
-        side.recording.incomplete and not own - other
-        for side, own, other in zip(e.sides, counts, counts[::-1], strict=True)
-    )
+    sides = zip(e.sides, counts, counts[::-1], strict=True)
+    # A subtraction of counters keeps what is left: a side that has nothing of its own only lacks passes.
+    return any(side.recording.incomplete and not own_counts - peer_counts for side, own_counts, peer_counts in sides)
 
 
 def _by_phase(side: Side, mask: np.ndarray, steps: set[int]) -> dict[tuple[int, str], list[Shape]]:

@@ -325,6 +325,8 @@ def as_the_reference(e: Evidence, engine: _Engine, so_far: Explained) -> Iterato
     beyond, affected = int(readings["beyond"][open_].sum()), readings.keys[open_]
     if beyond < 2 * LEAST:
         return
+    # Of three that should agree, one equals the reference: the engine kept the first weights, or the learner's numbers
+    # were taken from the reference model. Where neither or both are near it, nothing is told.
     engine_off, learner_off = (int(readings[f"{name} off reference"][open_].sum()) for name in ("engine", "truth"))
     where, steps = when(e, affected[:, 0]), np.unique(affected[:, 0]).tolist()
     details = {"samples": len(affected), "steps": steps}

@@ -64,9 +64,9 @@ class Separation:
     @property
     def complete(self) -> bool:
         """Whether the property says of each token whether it differs."""
-        return self.exact and (
-            self.having == self.having_differing or (not self.having_differing and self.lacking == self.differing)
-        )
+        all_with_it_differ = self.having == self.having_differing
+        all_without_it_differ = not self.having_differing and self.lacking == self.differing
+        return self.exact and (all_with_it_differ or all_without_it_differ)
 
     def in_words(self) -> str:
         """Return the separation as a clause."""
@@ -206,6 +206,7 @@ def separations(sums: Sums) -> tuple[Separation, ...]:
 def _split(trait: Property, counted: PropertySums) -> Iterator[Separation]:
     """Yield what a property separates: its flag, the one label that stands apart, or the amounts at which differences
     begin and end."""
+    # A separation is one condition that all differing tokens meet, or none of them.
     values, counts = counted.table()
     differ, agree = np.flatnonzero(counts[:, 1]), np.flatnonzero(counts[:, 1] == 0)
     if not len(differ):
@@ -229,6 +230,7 @@ def _split(trait: Property, counted: PropertySums) -> Iterator[Separation]:
         is_sparse = trait.reads is Reads.AMOUNT and 2 * having_differing < having  # few differ where they may
         # The property separates if all differences have it, or none of them.
         if having_differing in (0, counts[:, 1].sum()) and not is_sparse:
+            # Where none of the differences has it, those without it are the ones that may differ.
             may_differ = has if having_differing else partial(_lacks, has)
             p = min(1.0, tried * counted.by_chance(trait, may_differ))
             of_all, differing = counts.sum(0).tolist()

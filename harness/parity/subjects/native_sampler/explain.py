@@ -209,6 +209,7 @@ def meanings(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation
         proof = Proof(f"read {shift.by:+d} position", shift.before, shift.after, "tokens")
         details = {"side": side.name, "stage": "native", **dataclasses.asdict(shift)}
         yield Explanation(Cause.of(ALIGNMENT.key(), side.name, text, "", details, [proof]), (kind,))
+    # A shift moves numbers that are right; another meaning makes other numbers. Only one of the two is ever recognised.
     recognised = meaning.recognised
     if recognised in ("", RAW, meaning.documented):
         return

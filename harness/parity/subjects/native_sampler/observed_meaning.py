@@ -58,6 +58,8 @@ def recognise(e: EvidenceBuilder, side: RecordedSide, samples: Samples, stage: N
             "the learner did not score the samples at that temperature",
         )
         return False
+    # Which of the learner's columns are these numbers? Sound is what the engine documents, and raw, which suits every
+    # reader. All else is a fault, whose reason is looked for below.
     columns = _columns(e, parts)
     name = _recognised(e, side, columns, documented)
     recognised = MEANING.get(name, "")
@@ -76,7 +78,7 @@ def recognise(e: EvidenceBuilder, side: RecordedSide, samples: Samples, stage: N
     )
     stage.note("meanings", side.name, meaning)
     if is_sound:
-        if recognised != RAW:
+        if recognised != RAW:  # documented, but whoever compares two engines has to know it
             stage.add("findings", _as_documented(engine or side.name, recognised, side))
         for part in parts:
             _weigh(e, side, part, compared)
@@ -173,6 +175,7 @@ def _as_drawn(
         return False
     size, slack = vocabulary(e), e.tolerance.value
     tokens = sum(part.grid.size for part in parts)
+    # The fitted temperature has an error of its own, so its neighbours are tried, and the best of them counts.
     outside = tokens
     for temperature in np.linspace(1 - ESTIMATE, 1 + ESTIMATE, 2 * STEPS + 1) * drawn:
         misfits = 0

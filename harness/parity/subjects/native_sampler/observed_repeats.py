@@ -59,6 +59,7 @@ def collisions(e: EvidenceBuilder, side: SideBuilder, samples: Samples, stage: N
     side.collisions = Collisions(equal, expected, clones)
     if not scored or not equal or poisson_from(equal, expected) >= COLLISION:
         return False
+    # A sampler that is narrower than asked draws the same again more often: then a fit explains the pairs.
     if samples.fits and 2 * equal <= pairs:
         stage.add(
             "not_compared",

@@ -54,6 +54,7 @@ def _read(e: EvidenceBuilder, plan: Plan, stage: NativeStage) -> observed_distri
     for side, drawn in zip(e.sides, samples, strict=True):
         for table in (*tables(side, "native", draws), *tables(side, "repeat")):
             prompts_observed.note(e, side, table)
+        # The meaning first: whether the engine's numbers are the learner's decides what else may be held against it.
         stage.add("not_compared", *drawn.missing)
         agrees = observed_meaning.recognise(e, side, drawn, stage)
         if collisions(e, side, drawn, stage):
@@ -72,6 +73,7 @@ def _read(e: EvidenceBuilder, plan: Plan, stage: NativeStage) -> observed_distri
         shared_seeds(e, side, draws, stage)
         stage.add("unread", *_unread(side, drawn, stage.result))
     observed_meaning.note_other_meaning(stage)
+    # A confounded pair says nothing of the other run. Each side against its own learner still counts.
     everything = e.confounded("everything")
     if everything is not None:
         stage.set(skipped=f"the runs differ in {everything.finding.name}")

@@ -40,6 +40,7 @@ def mispaired(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanatio
     evidence += "and one to one, after these samples' own prompts"
     if all(exchange.by_engine for _, exchange in steps):
         evidence += "; they stand one engine after the other, and are numbered by place"
+    # The proof counts every sample that was trained on with other tokens; those that were not exchanged remain.
     differing = np.unique(keys_of(np.concatenate([affected, e.found(Kind.TRAINED.of(side.name))])))
     remaining = len(differing) - len(affected)
     yield Explanation(
@@ -64,25 +65,27 @@ def permuted(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     for source in e.response_sources:
         if (source.step, source.sample) in open_samples:
             by_step.setdefault(source.step, []).append(source)
-    # Steps in which nearly every differing response is another sample's of the baseline.
-    matched = [
-        sources
-        for _, sources in sorted(by_step.items())
-        if len(sources) >= FEWEST and _matched(sources) >= max(FEWEST, MOST * len(sources))
-    ]
+    matched = [sources for _, sources in sorted(by_step.items()) if _is_permutation(sources)]
     # One token may agree by chance, and within a group its log-probability then agrees too. So several tokens must
     # agree in at least one step. Then the other steps in which every response has another owner are believed too.
     if not any(_agreeing_tokens(sources) >= min(2 * len(sources), TOLD) for sources in matched):
         matched = []
-    affected = [(source.step, source.sample) for sources in matched for source in sources if source.owners]
-    compared = sum(map(len, matched))
+    owned = [source for sources in matched for source in sources if source.owners]
     exchanged = {side.name: side.prompts.kinds.get(PERMUTED, ()) for side in e.sides}
-    for side in e.sides:
-        if exchanged[side.name] and not affected:
-            yield _permuted(e, side.name, [], 0, exchanged[side.name])
-    if affected:
+    if owned:
+        affected = [(source.step, source.sample) for source in owned]
         party = _party(e, affected)
-        yield _permuted(e, party, affected, compared, exchanged[party])
+        yield _permuted(e, party, affected, sum(map(len, matched)), exchanged[party])
+        return
+    # Without permuted responses, prompts that changed places are a cause of their own, on each side that saw some.
+    for side in e.sides:
+        if exchanged[side.name]:
+            yield _permuted(e, side.name, [], 0, exchanged[side.name])
+
+
+def _is_permutation(sources: list[Source]) -> bool:
+    """Whether nearly every differing response of a step is another sample's of the baseline, one to one."""
+    return len(sources) >= FEWEST and _matched(sources) >= max(FEWEST, MOST * len(sources))
 
 
 def _permuted(
@@ -125,7 +128,8 @@ def _floor(e: Evidence, party: str, affected: list[tuple[int, int]]) -> tuple[Di
     floor_steps = set(e.side(party).recording.steps("floor"))
     if not floor_steps:
         return ()
-    permuted = floor_steps <= {step for step, _ in affected} or all(_reordered(e, party, s) for s in floor_steps)
+    permuted_steps = {step for step, _ in affected}
+    permuted = floor_steps <= permuted_steps or all(_reordered(e, party, step) for step in floor_steps)
     return (Kind.FLOOR.of(party),) if permuted else ()
 
 
@@ -172,9 +176,7 @@ def _matched(sources: list[Source]) -> int:
     from scipy.sparse.csgraph import maximum_bipartite_matching
 
     columns = {source.sample: column for column, source in enumerate(sources)}
-    at = [
-        (row, columns[owner]) for row, source in enumerate(sources) for owner in source.owners if owner in columns
-    ]
+    at = [(row, columns[owner]) for row, source in enumerate(sources) for owner in source.owners if owner in columns]
     if not at:
         return 0
     graph = csr_array((np.ones(len(at), np.int8), tuple(zip(*at, strict=True))), shape=(len(sources), len(sources)))

@@ -65,6 +65,8 @@ def sources(e: EvidenceBuilder, b: Table, c: Table, match: Match) -> None:
         begun = first_difference(output.row(int(match.a[row])), drawn) + 1 if e.guided else 0
         owners, logprobs_agree, length = [], False, 0
         candidates = by_first.get(int(drawn[0]), []) if len(drawn) else []
+        # Several owners are kept: short responses may be equal. Whether each sample can have one of its own is decided
+        # over the whole step (`causes._matched`).
         for source in candidates:
             if source == row:
                 continue

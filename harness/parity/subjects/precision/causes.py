@@ -72,8 +72,9 @@ def arithmetic(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     result = e.lifted
     if result is None or not result.equal:
         return
-    candidates = [Kind.LOGPROB.of(), *(Kind.ENGINE.of(side.name) for side in e.sides)]
-    candidates += [Kind.NATIVE_LEARNER.of(side.name) for side in e.sides if _tail(e, side.name)]
+    names = [side.name for side in e.sides]
+    candidates = [Kind.LOGPROB.of(), *map(Kind.ENGINE.of, names)]
+    candidates += [Kind.NATIVE_LEARNER.of(name) for name in names if _tail(e, name)]
     kinds = tuple(kind for kind in candidates if len(so_far.left(kind)))
     # Each engine must be about as far from its learner as the learner's own rounding explains.
     compared_sides = [side for side in e.sides if side.to_learner.tokens]

@@ -178,7 +178,8 @@ def measure(recording: Recording, repeated: Iterable[Pair] = (), *, drawn: bool 
     half = recording.records.settings.model.dtype in HALF
     # Rounding in half precision is known of the engine's own pairs only; a repeated job recorded none.
     own_pairs = ((pair, of_the_floor(recording, pair[0], pair[2]) if half else None) for pair in _own_pairs(recording))
-    for (step, variant, base, variant_table), rounding in (*own_pairs, *((pair, None) for pair in repeated)):
+    repeated_pairs = ((pair, None) for pair in repeated)
+    for (step, variant, base, variant_table), rounding in (*own_pairs, *repeated_pairs):
         comparison = _against(base, variant_table, rounding)
         unrounded = max(unrounded, comparison.unrounded)
         samples.add(step, comparison.samples, comparison.far)

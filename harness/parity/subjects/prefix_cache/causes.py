@@ -74,6 +74,7 @@ def only_cached(e: Evidence, side: Side, so_far: Explained) -> tuple[np.ndarray,
     chance = all_among(int(warm.sum()), int(warm.sum() + cold.sum()), int(wrong.sum()))
     if chance > CHANCE:
         return None
+    # Chance alone does not clear the rivals; each needs a comparison of its own.
     # Where the first sample of each prompt fills the cache for the others, a fault of all but the first looks the same.
     first = _first_of_group(e, readings.keys)
     crossed = (wrong & first).sum() >= FEWEST or (cold & ~first).sum() >= FEWEST
@@ -111,12 +112,8 @@ def untried_cache(e: Evidence, side: Side, so_far: Explained) -> str:
         return ""
     kind = Kind.ENGINE.of(side.name)
     readings, open_ = e.log_probabilities.readings.get(kind), so_far.left(kind)
-    if (
-        readings is None
-        or not len(open_)
-        or not len(so_far.left(Kind.FLOOR.of(side.name)))
-        or not scored_otherwise(e, side.name)
-    ):
+    has_open_floor = bool(len(so_far.left(Kind.FLOOR.of(side.name))))
+    if readings is None or not len(open_) or not has_open_floor or not scored_otherwise(e, side.name):
         return ""
     wrong = np.isin(keys_of(readings.keys), keys_of(open_)) & (readings["beyond"] > 0)
     comparable = np.isin(readings["step"], readings["step"][wrong]) & (readings["tokens"] > 0)
@@ -172,6 +169,7 @@ def past_cache(s: Situation) -> None:
         return
     what, cached = "draw past the prefix cache", s.symptoms.cached
     done = undo(s, lambda: s.bench.past_cache(s.side, True))
+    # From here on every reading is made without the cache, helpful or not: what it kept would spoil them.
     s.past_cache, before = True, s.symptoms
     good = improves(before, done.after)
     tell(s, what, STALE_KV.key(), done, good)

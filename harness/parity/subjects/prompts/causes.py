@@ -60,6 +60,7 @@ def prompt_key(kind: str) -> CauseKey:
 @of_each_side
 def prompts(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation]:
     """Find one cause for each kind of change of prompts."""
+    # Each kind of change is a cause of its own: one engine may cut long prompts and double the BOS of all.
     for kind, where in _kinds(e, side).items():
         if kind in (PERMUTED, OF_ONE_REQUEST):
             continue  # belongs to ORDER, or is no change that tokenization makes

@@ -41,23 +41,14 @@ def retokenized(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     if aloud:  # in a baseline that was encoded again, later ids are at other positions
         first = _firsts(flips)
         flips, margins = flips[first], margins[first]
-    wanted = {(int(step), int(sample)) for step, sample in flips[:, :2]}
-    texts = [by_sample(side, wanted) for side in e.sides]
-    read, equal, pairs = 0, 0, set()
-    for step, sample, position, baseline_token, candidate_token in flips.tolist():
-        events = [boundaries.get((step, sample), {}) for boundaries in texts]
-        reads_same = _same_text(events[0], events[1], position)
-        reads_same = aloud.get((step, sample, position), reads_same)
-        read += reads_same is not None
-        equal += bool(reads_same)
-        if reads_same:
-            pairs.add((baseline_token, candidate_token))
+    verdicts = _read(e, flips)
+    read, equal = sum(reads_same is not None for reads_same in verdicts), sum(map(bool, verdicts))
     if equal < FEWEST or equal < MOST * read:
         return
+    tokens = list(map(tuple, flips[:, 3:].tolist()))
+    pairs = {pair for pair, reads_same in zip(tokens, verdicts, strict=True) if reads_same}
     # The side whose tokens the learner would not have drawn holds the ids that were encoded again.
-    is_retokenized = np.array(
-        [(baseline_token, candidate_token) in pairs for baseline_token, candidate_token in flips[:, 3:].tolist()]
-    )
+    is_retokenized = np.array([pair in pairs for pair in tokens])
     party = "baseline" if 2 * np.count_nonzero(margins[is_retokenized] < 0) > is_retokenized.sum() else "candidate"
     column = 3 if party == "baseline" else 4  # column of the ids that the encoding made
     chosen = np.isin(flips[:, column], sorted({pair[column - 3] for pair in pairs}))
@@ -75,6 +66,21 @@ def retokenized(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         keys(ROLLOUT, party),
         among(affected),
     )
+
+
+def _read(e: Evidence, flips: np.ndarray) -> list[bool | None]:
+    """Return for each flip whether both tokens read the same; None where no text of it is known.
+
+    A tokenizer's answer goes before recorded texts, which cover more ids than the one at the flip.
+    """
+    wanted = {(int(step), int(sample)) for step, sample in flips[:, :2]}
+    baseline_texts, candidate_texts = (by_sample(side, wanted) for side in e.sides)
+    verdicts = []
+    for step, sample, position in flips[:, :3].tolist():
+        key = (step, sample)
+        recorded = _same_text(baseline_texts.get(key, {}), candidate_texts.get(key, {}), position)
+        verdicts.append(e.learned.aloud.get((step, sample, position), recorded))
+    return verdicts
 
 
 def read_aloud(

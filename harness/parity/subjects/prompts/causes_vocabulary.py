@@ -27,6 +27,8 @@ def vocabulary(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     size, flips, margin = tokenizer(e).size or 0, e.flips.table, e.flips.margin
     if not size > 0 or not len(flips):
         return
+    # At a flip a positive margin is for the baseline's token, a negative one for the candidate's. Where it is for the
+    # unknown id, the learner itself draws that id.
     is_open = np.isin(keys_of(flips[:, :2]), keys_of(so_far.left(Kind.FLIP.of())))
     for column, side, other_side, learner_agrees in (
         (3, e.baseline, e.candidate, margin > 0),

@@ -38,6 +38,7 @@ def note(e: EvidenceBuilder, side: SideBuilder, rollout: Table) -> None:
     wrong = np.flatnonzero(reported & ~equal_rows(sent, all_rows, observed, all_rows))
     if not len(wrong):
         return
+    # By sample number, so that both runs name the same first place in whatever order their engines answered.
     wrong = wrong[np.argsort(rollout.sample[wrong])]
     right = np.setdiff1d(np.flatnonzero(reported), wrong)
     run_tokenizer = tokenizer(e)

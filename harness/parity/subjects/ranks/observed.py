@@ -119,12 +119,12 @@ def _updates(frame: FrameArrays) -> Updates | None:
     """Return the updates of a frame; None where its columns do not fit together."""
     columns = [frame.arrays.get(name) for name in ("own", "size", "summed", "norm", "weights")]
     lists: list[Any] = [frame.fields.get(name) for name in ("parameters", "samples", "tokens", "divisors")]
-    if not all(isinstance(column, np.ndarray) for column in columns) or not all(
-        isinstance(listing, list) for listing in lists
-    ):
+    are_arrays = all(isinstance(column, np.ndarray) for column in columns)
+    if not are_arrays or not all(isinstance(listing, list) for listing in lists):
         return None
     own_sum, size, summed, norm, weights = (np.asarray(column, np.float64) for column in columns)
     parameters, samples, tokens, divisors = lists
+    # Arrays travel flat in a frame. Their lengths must fit the grid of updates and parameters before they are folded.
     updates, grid = len(samples), (len(samples), len(parameters))
     if {len(own_sum), len(size), len(summed)} != {grid[0] * grid[1]} or len(weights) != updates + 1:
         return None

@@ -37,15 +37,17 @@ def odd_rank(e: Evidence) -> Iterator[OddRank]:
         return
     parted = e.learners.parted
     for role, (_, name) in ANSWERS.items():
+        # Once the learners part, the actor and the critic answer with other weights, on every rank.
         steps = [step for step in e.steps if role in FROZEN or parted is None or step <= parted]
         counted_answers = _count_answers(e, role, name, steps)
         sizes, apart = counted_answers.sizes, counted_answers.apart
-        if len(apart) == 1 and sizes.total() - sizes[min(apart)] >= LEAST_OTHERS:
-            (rank,) = apart
-            text = f"{name} differs in {part_of(apart[rank], sizes[rank], 'sample')} that rank {rank} of the {role} "
-            text += f"answered for, and in none of {sizes.total() - sizes[rank]:,} of the other ranks"
-            side = _side(e, rank) if role == "reference" else ""
-            yield OddRank(side, role, rank, tuple(sorted(counted_answers.steps)), text)
+        only_rank = next(iter(apart)) if len(apart) == 1 else None
+        if only_rank is not None and sizes.total() - sizes[only_rank] >= LEAST_OTHERS:
+            of_rank = part_of(apart[only_rank], sizes[only_rank], "sample")
+            text = f"{name} differs in {of_rank} that rank {only_rank} of the {role} "
+            text += f"answered for, and in none of {sizes.total() - sizes[only_rank]:,} of the other ranks"
+            side = _side(e, only_rank) if role == "reference" else ""
+            yield OddRank(side, role, only_rank, tuple(sorted(counted_answers.steps)), text)
         if apart:
             return  # later roles use these answers, so they differ as well
 
@@ -64,9 +66,11 @@ def _count_answers(e: Evidence, role: str, name: str, steps: list[int]) -> _Answ
     answers = _Answers()
     for step in steps:
         shares = [side.ranks.shares.get((step, role), {}) for side in e.sides]
+        # Where one run did not record who answered, the other's ranks stand for both.
         by_rank = shares[0] or shares[1]
+        other_ranks = all(shares) and shares[0].keys() != shares[1].keys()
         differing = _differing(e, step, name)
-        if len(by_rank) < 2 or differing is None or (all(shares) and shares[0].keys() != shares[1].keys()):
+        if len(by_rank) < 2 or differing is None or other_ranks:
             continue
         for rank, share in by_rank.items():
             answers.sizes[rank] += len(share.samples)
@@ -121,10 +125,12 @@ def _side(e: Evidence, rank: int) -> str:
             return ""
         all_rows = np.arange(len(table.sample))
         rows_equal = equal_rows(recorded[0], all_rows, recorded[1], all_rows)
-        other_samples = {
-            sample for other_rank, share in shares.items() if other_rank != rank for sample in share.samples
-        }
-        in_other_ranks = np.isin(table.sample, sorted(other_samples))
+        samples_elsewhere: set[int] = set()
+        for answering_rank, share in shares.items():
+            if answering_rank != rank:
+                samples_elsewhere.update(share.samples)
+        in_other_ranks = np.isin(table.sample, sorted(samples_elsewhere))
+        # A difference on samples of other ranks is no fault of this one alone: then nothing is told.
         if not rows_equal[in_other_ranks].all():
             return ""
         if not rows_equal[~in_other_ranks].all():

@@ -113,6 +113,7 @@ def dealt(role: str, step: int, group: Group, samples: Iterable[int], epochs: in
     should.
     """
     often = Counter(sample for updates in group.values() for batch in updates.samples for sample in batch)
+    # Without a recorded number of epochs, the sample that was trained on most often says how many there were.
     wanted = epochs or max(often.values(), default=0)
     more = sorted(sample for sample, count in often.items() if count > wanted)
     less = sorted(int(sample) for sample in samples if often[int(sample)] < wanted)
@@ -140,6 +141,7 @@ def divided(role: str, step: int, group: Group) -> Iterator[RankFault]:
         wrong = tuple(rank for rank, divisor in zip(group, divisors, strict=True) if divisor != total)
         if not wrong:
             continue
+        # Two usual slips have a sentence of their own: the mean over the ranks, and each rank's own mean.
         if divisors == [len(group) * total] * len(group):
             how = f"and each rank divides by {divisors[0]}: by the number of ranks as well"
         elif divisors == list(each):
@@ -164,6 +166,7 @@ def summed(role: str, step: int, group: Group) -> Iterator[RankFault]:
     off = (np.abs(used - own_sums.sum(axis=0)) > allowed) & np.isfinite(own_sums).all(axis=0)
     if not off.any():
         return
+    # Only the first wrong update of a step is reported. Parameters with the same fault share its sentence.
     update = int(np.flatnonzero(off.any(axis=(0, 2)))[0])
     reasons: dict[tuple[tuple[int, ...], str], list[str]] = {}
     for place in np.flatnonzero(off[:, update].any(axis=0)):
@@ -203,6 +206,8 @@ def applied(role: str, step: int, group: Group, before: Group) -> Iterator[RankF
         return
     if len(set(map(len, weights_by_rank.values()))) > 1:
         return
+    # The sums of the weights tell after which update the ranks part. The digests of all weights, taken once at the end
+    # of the step, also tell of a difference that leaves the sums equal.
     after = _first_unequal(weights_by_rank)
     unmoved: tuple[int, ...] = ()
     if after is None:
@@ -238,6 +243,7 @@ def answered(role: str, step: int, shares: Mapping[int, Share], table: Table) ->
     name = ANSWERS[role][1]
     column = table.flat(name) if role == "reward" else table.rows(name)
     place = table.row_by_sample
+    # Only a step of which every sample is in the table, and every rank's digest in the recording, can be judged.
     samples = {sample for share in shares.values() for sample in share.samples}
     if column is None or not place.keys() >= samples or not all(share.digest for share in shares.values()):
         return
@@ -309,8 +315,10 @@ def _orders(ranks: int) -> Iterator[tuple[int, ...]]:
 def normalised(step: int, shares: Mapping[int, Share], table: Table) -> Iterator[RankFault]:
     """Find advantages that were normalised over each rank's samples: returns minus values, normalised anew, show it."""
     recorded, place = table.together("advantage", "return", "value"), table.row_by_sample
-    parts = [[place[sample] for sample in share.samples if sample in place]
-             for share in shares.values() if share.samples]  # fmt: skip
+    parts: list[list[int]] = []
+    for share in shares.values():
+        if share.samples:
+            parts.append([place[sample] for sample in share.samples if sample in place])
     if recorded is None or len(parts) < 2:
         return
     advantages, returns, values = recorded
@@ -320,6 +328,7 @@ def normalised(step: int, shares: Mapping[int, Share], table: Table) -> Iterator
     all_indices = np.arange(len(plain))
     index_rows = Rows(all_indices, advantages.offsets)
     by_rank = [index_rows.joined_at(np.array(rows, np.int64)) for rows in parts]
+    # Both tests are needed: a batch in which each normalisation gives the same numbers shows nothing.
     if _apart(advantages.values, plain, [all_indices]) > SAME >= _apart(advantages.values, plain, by_rank):
         text = f"the advantages of step {step} are normalised over each rank's samples, not over those of all ranks"
         yield RankFault(What.ADVANTAGES, "actor", (), (step,), text)

@@ -35,7 +35,10 @@ def unequal_ranks(e: Evidence) -> list[Unequal]:
         steps_by_phase: dict[str, list[int]] = {}
         for phase, step in sorted(own):
             theirs = others.get((phase, step))
-            if theirs and step not in e.unjudged_steps and _apart(own[phase, step]) and not _apart(theirs):
+            if not theirs or step in e.unjudged_steps:
+                continue
+            # A fault that both runs share is none of one run: the ranks of the other must have equal shares.
+            if _apart(own[phase, step]) and not _apart(theirs):
                 steps_by_phase.setdefault(phase, []).append(step)
         for phase, steps in steps_by_phase.items():
             ranks, theirs = own[phase, steps[0]], others[phase, steps[0]]

@@ -33,6 +33,7 @@ def effect(e: Evidence) -> str:
     if not e.between_engines.tokens:
         return "not measured"
     beyond = e.counts.flips_beyond_margin
+    # Log-probabilities and flips come first with numbers of their own; the loop adds whatever else differs.
     moved = [
         f"max |Δ logprob| {figure(e.between_engines.largest[0])} nats",
         f"{counted(beyond, 'flip')} beyond the margin",
@@ -124,16 +125,24 @@ def cache_hit_rate(e: Evidence) -> Outcome:
     if not cached:
         text = f"no tokens after a cached prompt were compared; hit rates {rates_text}"
         return conclude("not tested", text, findings=findings)
-    # A side that cached nothing has no such tokens. A side of which nothing was compared may have some.
-    unseen = [side for side, bucket in buckets.items() if not bucket or (side not in cached and rates[side] > 0)]
-    if unseen:
-        text = (
-            f"no tokens after a cached prompt were compared in the {' and the '.join(unseen)}; hit rates {rates_text}"
-        )
+    uncompared = _caching_uncompared(buckets, rates)
+    if uncompared:
+        sides = " and the ".join(uncompared)
+        text = f"no tokens after a cached prompt were compared in the {sides}; hit rates {rates_text}"
         return conclude("not tested", text, findings=findings, **buckets)
     effects = "; ".join(_cached_effect(side, bucket) for side, bucket in cached.items())
     state, text = _cached_tokens(e, cached, f"{effects}; hit rates {rates_text}")
     return conclude(state, text, findings=findings, **buckets)
+
+
+def _caching_uncompared(buckets: dict[str, Any], rates: dict[str, float]) -> list[str]:
+    """Return the sides that may have tokens after a cached prompt, none of which was compared."""
+    sides = []
+    for side, bucket in buckets.items():
+        # A side that cached nothing has no such tokens. A side of which nothing was compared may have some.
+        if not bucket or ("cached" not in bucket and rates[side] > 0):
+            sides.append(side)
+    return sides
 
 
 def _percent(rate: float) -> str:
@@ -144,8 +153,10 @@ def _caches_nothing(side: Side) -> bool:
     """Whether each engine of a side reports that its prefix cache is off, and no sample had a cached token."""
     recording = side.recording
     infos = recording.records.engines
-    if not infos or any(info.resolved.prefix_caching is not False for info in infos) or hit_rate(side) > 0:
+    reports_off = bool(infos) and all(info.resolved.prefix_caching is False for info in infos)
+    if not reports_off or hit_rate(side) > 0:
         return False
+    # The engine's word is not enough: a sample's own count says whether its prompt came from a cache after all.
     tables = [recording.table("rollout", step) for step in recording.steps("rollout")]
     counts = [None if rollout is None else rollout.flat("cached") for rollout in tables]
     return bool(counts) and all(count is not None and not np.any(count) for count in counts)

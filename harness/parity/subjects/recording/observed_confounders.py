@@ -76,18 +76,24 @@ class Confounder:
 
 def find(baseline: Recording, candidate: Recording, ranks: tuple[Ranks, Ranks]) -> list[Confounder]:
     """Return every confounder, in the order framework, configuration, environment, weights, data, ranks."""
+    # A cut of the batch that left every update bit-identical confounds nothing. So the step from which the learners
+    # part comes first, and two of the searches below depend on it.
     parted = _parted(baseline, candidate)
     configured = list(_configuration(baseline, candidate, parted))
     is_cut_as_configured = any(confounder.finding.name in CUTS for confounder in configured)
-    return [
+    confounders = [
         *_framework(baseline, candidate),
         *configured,
         *_environment(baseline, candidate),
         *_initial_weights(baseline, candidate),
         *_data(baseline, candidate),
-        *([] if parted == math.inf else _dealing(*ranks)),
-        *([] if parted == math.inf or is_cut_as_configured else _micro_batches(baseline, candidate, int(parted))),
     ]
+    if parted == math.inf:
+        return confounders
+    confounders += _dealing(*ranks)
+    if not is_cut_as_configured:
+        confounders += _micro_batches(baseline, candidate, int(parted))
+    return confounders
 
 
 def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -170,7 +176,7 @@ def learner_packages(recording: Recording) -> dict[str, str]:
     """
     versions_by_name: dict[str, set[str]] = {}
     for (_, role), versions in process_packages(recording).items():
-        if role == "rollout":
+        if role == "rollout":  # an engine has an environment of its own
             continue
         for name, of_process in versions.items():
             listed = versions_by_name.setdefault(name, set())
@@ -277,6 +283,8 @@ class Weights:
         baseline_versions, candidate_versions = self.versions
         if version_b in baseline_versions and version_c in candidate_versions:
             return baseline_versions[version_b] == candidate_versions[version_c]
+        # Without digests of these versions: equal weights at the start and bit-identical updates since give equal
+        # weights now. One unequal update decides against it, even where others were not recorded.
         before = [self.initial(), *(self.same_update(earlier_step) for earlier_step in range(step))]
         if False in before:
             return False
@@ -319,6 +327,7 @@ def _initial_weights(baseline: Recording, candidate: Recording) -> Iterator[Conf
 
 
 def _data(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
+    # Digests of two hash functions say nothing about each other. The numbers of the samples are compared in any case.
     comparable = baseline.hashed_by == candidate.hashed_by
     baseline_prompts, candidate_prompts = (_prompts(run, with_digests=comparable) for run in (baseline, candidate))
     steps = []
@@ -356,6 +365,7 @@ def _dealing(baseline: Ranks, candidate: Ranks) -> Iterator[Confounder]:
     Their sums are those of the other run, but round otherwise. Shares of other sizes are no matter of rounding
     (`SHAPE`).
     """
+    # Only the first step counts: from there on the learners round differently, whatever is dealt later.
     baseline_updates, candidate_updates = baseline.updates, candidate.updates
     for key in baseline_updates:
         baseline_shares, candidate_shares = (
@@ -410,14 +420,17 @@ def _forward_batches(recording: Recording, step: int) -> dict[int, list[float]]:
 
 def _same_batches(baseline: Shares, candidate: Shares) -> bool:
     """Whether both deal every mini-batch whole, with no sample twice, in shares of the same sizes."""
-    sizes = [
-        {rank: [len(batch) for batch in batches] for rank, batches in shares.items()}
-        for shares in (baseline, candidate)
-    ]
-    if sizes[0] != sizes[1]:
+    if _sizes(baseline) != _sizes(candidate):
         return False
-    whole_batches = [
-        [sorted(itertools.chain(*batch)) for batch in zip(*shares.values(), strict=False)]
-        for shares in (baseline, candidate)
-    ]
-    return whole_batches[0] == whole_batches[1] and all(len(set(batch)) == len(batch) for batch in whole_batches[0])
+    batches = _undealt(baseline)
+    return batches == _undealt(candidate) and all(len(set(batch)) == len(batch) for batch in batches)
+
+
+def _sizes(shares: Shares) -> dict[int, list[int]]:
+    """Return rank -> the number of its samples in each mini-batch."""
+    return {rank: [len(batch) for batch in batches] for rank, batches in shares.items()}
+
+
+def _undealt(shares: Shares) -> list[list[int]]:
+    """Return the samples of each mini-batch over all ranks, in ascending order."""
+    return [sorted(itertools.chain(*of_ranks)) for of_ranks in zip(*shares.values(), strict=False)]

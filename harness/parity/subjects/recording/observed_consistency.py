@@ -36,6 +36,7 @@ def _unreached(e: Evidence, side: Side) -> str:
 
 def _first_of_each(side: Side) -> Iterator[str]:
     """Yield the first contradiction of each comparison in a fixed order; "" where there is none."""
+    # Only the first contradiction of each comparison is told: one wrong digest makes every later step contradict too.
     recording, steps = side.recording, side.witnesses.first
     yield steps.get("prompts", "")
     for compare in (_weights, _counts, _arrivals, _settings, _packages):
@@ -79,7 +80,7 @@ def _counts(recording: Recording) -> Iterator[str]:
         if count is None or sync.version is None:
             continue
         digested = len(sent.get(sync.version, set()).difference(sync.absent))
-        if not count >= digested:
+        if not count >= digested:  # also true of NaN, a count that is no number
             text = f"the sync of weight version {sync.version} says that it sent {count:.0f} tensors"
             yield f"{text}, and {digested} have digests"
 

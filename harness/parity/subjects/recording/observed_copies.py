@@ -134,6 +134,7 @@ def _same_floor(baseline_table: Table, candidate_table: Table) -> bool:
         return False
     if baseline_table.step != candidate_table.step or not np.array_equal(baseline_table.sample, candidate_table.sample):
         return False
+    # Closer to 0 a log-probability has fewer digits in float32, and two engines may agree in all of them.
     sizeable = np.abs(p.values) > SIZEABLE
     tokens = int(np.count_nonzero(sizeable))
     identical = int(np.count_nonzero(sizeable & (p.values == q.values)))
@@ -148,12 +149,16 @@ def _proofs(e: Evidence) -> Iterator[str]:
     """
     place_of_proof: dict[tuple[float, float], str] = {}
     strange = strangers(e)
-    for side in [tested_side for tested_side in e.sides if own_kernels(tested_side.recording)]:
+    for side in e.sides:
+        if not own_kernels(side.recording):
+            continue
         for version, proof in _reported(side):
             where = f"of weight version {version} of the {side.name}"
             if proof[1] == 0.0:
                 yield f"the proof {where} has not the slightest rounding, which no engine of its own kernels has"
                 return
+            # Both runs of one engine may prove one version alike, since they round alike. Two versions of one run, or
+            # two engines, may not.
             earlier_place = place_of_proof.get(proof)
             if earlier_place is not None and (strange or side.name in earlier_place):
                 yield f"the proof {where} is that {earlier_place}, to the last bit"

@@ -71,6 +71,7 @@ def damage(recording: Recording, name: str) -> list[str]:
 def _without_frames(recording: Recording) -> list[str]:
     """Return the kinds of frames that a native stage lacks: a run with promises has all of them, or no such stage."""
     records = recording.records
+    # In a run of native mode every rollout is drawn by the engine's own sampler, without a stage of its own.
     if not records.manifest.promised_kinds or records.settings.rollout.mode == NATIVE_MODE:
         return []
     if all(request.mode != NATIVE_MODE for request in records.sampling):
@@ -127,6 +128,7 @@ def too_little(e: Evidence, minimum: Minimum) -> list[str]:
     """Find promised steps that are missing, samples without a partner, and too few tokens."""
     problems = [problem for side in e.sides for problem in _absent_steps(e, side)]
     problems += e.completeness.repeated
+    # Runs with other prompts share no samples. The confounder says so, and lost samples are no second reason.
     if e.confounded("prompts", "everything") is None:
         problems += e.completeness.unmatched
     tokens, samples = min(side.counts.tokens for side in e.sides), min(side.counts.samples for side in e.sides)
@@ -144,6 +146,7 @@ def _absent_steps(e: Evidence, side: Side) -> Iterator[str]:
     if not recorded:
         yield f"the {side.name} recorded no rollouts"
         return
+    # Only recorded steps count for the samples: a step that is missing is reported once, as a step.
     absent = sorted(_expected_steps(e) - recorded)
     if absent:
         yield f"the {side.name} recorded no rollouts of step {first_of(absent, 1)}"
@@ -157,7 +160,7 @@ def _expected_steps(e: Evidence) -> set[int]:
     """Return the promised steps; without a promise those that either side recorded."""
     # Recordings that were restricted to a window of steps promise only those.
     promised = e.candidate.recording.window or range(max(side.recording.promised_steps for side in e.sides))
-    return set(promised) or {step for side in e.sides for step in side.recording.steps("rollout")}
+    return set(promised) or set().union(*(side.recording.steps("rollout") for side in e.sides))
 
 
 def failed_jobs(e: Evidence) -> list[str]:
@@ -183,7 +186,9 @@ def absent_processes(e: Evidence) -> list[str]:
         return []
     # What either run recorded of a first process, both must have. Further trainers or engines may start or not: the
     # native stage has its own.
-    started_roles = {start.role or "" for side in e.sides for start in side.recording.records.starts if not start.rank}
+    started_roles: set[str] = set()
+    for side in e.sides:
+        started_roles.update(start.role or "" for start in side.recording.records.starts if not start.rank)
     problems = []
     for side in e.sides:
         processes = {(start.role or "", start.rank) for start in side.recording.records.starts}

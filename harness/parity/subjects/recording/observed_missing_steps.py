@@ -51,8 +51,8 @@ def gaps(e: Evidence, check: str) -> list[str]:
         is_required = (what in _OWN and not e.of_a_framework) or what in e.completeness.odd_columns
         lacking = [step for step, pair in steps.items() if not all(pair)]
         if lacking and (is_required or _in_any_step(steps)):
-            sides = [side.name for side, is_recorded in zip(e.sides, steps[lacking[0]], strict=True) if not is_recorded]
-            where = " and the ".join(sides)
+            recorded_by = zip(e.sides, steps[lacking[0]], strict=True)
+            where = " and the ".join(side.name for side, is_recorded in recorded_by if not is_recorded)
             sentences.append(f"{what} of step {first_of(lacking, 1)} not recorded, or no numbers, in the {where}")
     return sentences
 

@@ -72,6 +72,7 @@ def unequal_counts(e: Evidence) -> list[str]:
         if role == "rollout" and kind in OF_THE_ENGINE and not same_engine:
             continue  # each engine records as many of these as it likes
         counts = [baseline[role, kind], candidate[role, kind]]
+        # A guided rollout calls its engine again after each flip, so two sound runs may make unequal numbers of calls.
         if kind == "call" and counts[0] != counts[1]:
             counts = [count - _extra_rounds(side) for count, side in zip(counts, e.sides, strict=True)]
         if counts[0] != counts[1]:
@@ -88,6 +89,7 @@ def _same_writing(*recordings: Recording) -> bool:
     first, second = recordings
     if not all(map(_is_whole_run, recordings)):
         return False
+    # Another format, scenario, promise or stage records other events, and so does another version of the harness.
     keys = ("format_version", "scenario", "records", "lifted")
     if any(first.manifest.get(key) != second.manifest.get(key) for key in keys):
         return False

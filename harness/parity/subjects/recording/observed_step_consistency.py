@@ -132,6 +132,8 @@ class StepWitnesses:
             return
         if not next(self._prompts(tables), ""):
             return
+        # The data contradicts what was sent. Put the prompts that the engine saw in its place: if the digest fits now,
+        # the rollouts are wrong about what they sent, and the engine was sent the data.
         as_observed = replace(rollout, columns={**rollout.columns, "prompt": observed})
         if not next(self._prompts(replace(tables, rollout=as_observed)), ""):
             self.seen_as_sent.add(tables.step)
@@ -156,11 +158,13 @@ class StepWitnesses:
         columns = _penalty_columns(tables.experience)
         if columns is None:
             return
+        # A token without a number in any of the three columns contradicts nothing; other checks report it.
         wide = [column.astype(np.float64) for column in columns]
         kl, actor, reference = (column[np.isfinite(wide).all(axis=0)] for column in wide)
         ratio, scale = actor - reference, np.maximum(1.0, np.maximum(np.abs(actor), np.abs(reference)))
+        # A job uses one estimator throughout: one that failed in an earlier step is not tried again.
         for name in sorted(self._fitting):
-            estimate = _ESTIMATORS[name](np.clip(ratio, -700, 700))
+            estimate = _ESTIMATORS[name](np.clip(ratio, -700, 700))  # exp overflows float64 beyond 709
             # The columns are float32: kl is off by the rounding of both log-probabilities, of their difference and of
             # the estimate, and by the spacing of the type that the framework computed in.
             off = np.abs(np.clip(kl, -CLAMP, CLAMP) - np.clip(estimate, -CLAMP, CLAMP))
@@ -202,6 +206,8 @@ class StepWitnesses:
         if columns is None:
             return
         kl, actor, reference = columns
+        # Nearly every step ends with this one comparison. `allclose`, which also lets equal NaN and infinities pass,
+        # is only called where it fails.
         with np.errstate(invalid="ignore"):
             penalty = actor - reference
             near = bool((np.abs(kl - penalty) <= SAME_PENALTY).all())
@@ -304,6 +310,8 @@ def batch_digest(tables: StepTables, order: tuple[int, ...] | None) -> str | Non
     columns = {ours: experience.rows(theirs) for ours, theirs in names.items()}
     if prompts is None or tokens is None or reward is None or None in columns.values():
         return None
+    # The learner digests the batch in the order in which it trained. An order that names other samples than the
+    # experience has cannot be it, so the experience's own order is taken then.
     samples = experience.sample.tolist()
     if order is not None and set(order) == tables.experience_rows.keys():
         samples = list(order)

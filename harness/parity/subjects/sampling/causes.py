@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -173,17 +174,19 @@ def party(e: Evidence, cause: Cause) -> Cause:
     key = _ENGINE_PARAMETER.get(cause.key) or next(iter(parts), "")
     for info in engine_infos(side, e.mode):
         asked_value, given_value = info.requested.get(key), engine_given(info).get(key)
-        less = (
-            isinstance(given_value, int | float) and isinstance(asked_value, int | float) and given_value < asked_value
-        )
-        if (
-            asked_value is not None
-            and given_value is not None
-            and (less if cause.key in _ENGINE_PARAMETER else given_value != asked_value)
-        ):
+        if asked_value is None or given_value is None:
+            continue
+        is_limit = cause.key in _ENGINE_PARAMETER
+        if _is_less(given_value, asked_value) if is_limit else given_value != asked_value:
             details = {"side": side.name, "asked": asked_value, "given": given_value}
             return dataclasses.replace(cause, party="mapping", details={**cause.details, **details})
     return cause
+
+
+def _is_less(given_value: Any, asked_value: Any) -> bool:
+    """Whether both are numbers, and less was given than asked."""
+    are_numbers = isinstance(given_value, int | float) and isinstance(asked_value, int | float)
+    return are_numbers and bool(given_value < asked_value)
 
 
 def min_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:

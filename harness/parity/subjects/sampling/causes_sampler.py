@@ -26,7 +26,8 @@ ALLOWED = 1 / 3  # share of a parameter's wrong choices at other positions (meas
 def filters(s: Situation) -> Iterator[Trial]:
     """Try top-k and top-p jointly, where both were asked for."""
     sampling = {**s.run_sampling, **s.given_sampling}
-    if s.remaining.of("tokens") and int(sampling.get("top_k") or -1) > 0 and float(sampling.get("top_p") or 1.0) < 1.0:
+    cuts_both = int(sampling.get("top_k") or -1) > 0 and float(sampling.get("top_p") or 1.0) < 1.0
+    if cuts_both and s.remaining.of("tokens"):
         yield Trial(
             JOINT,
             "top-p over the unfiltered mass in the reference",

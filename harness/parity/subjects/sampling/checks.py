@@ -110,7 +110,8 @@ def _silent(e: Evidence) -> str:
     modes = dict.fromkeys(mode for side in e.sides for mode in sampling_requests(side))
     if e.mode != "native" and e.compared_native is None:
         modes.pop("native", None)
-    silent = (_silent_in(side, mode) for side in e.sides for mode in modes or ("",))
+    modes_asked = tuple(modes) or ("",)  # without any recorded mode, a side is asked for its parameters in general
+    silent = (_silent_in(side, mode) for side in e.sides for mode in modes_asked)
     return next(filter(None, silent), "")
 
 

@@ -10,10 +10,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from harness.parity.facts.align import shared
-from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.evidence_builder import EvidenceBuilder
 from harness.parity.subjects.log_probabilities.observed_outliers import outliers
 from harness.parity.subjects.precision.observed_floor import MINIMUM_TOKENS, implausible
@@ -60,27 +62,38 @@ def note_apart(e: EvidenceBuilder, b: Table, c: Table, ia: np.ndarray, ib: np.nd
 
 def odd_margins(e: Evidence) -> list[str]:
     """Return a sentence for each kind of margins that no draw can have."""
-    sentences = []
-    steps = e.mode == "greedy" and e.tolerance.half
+    sentences: list[str] = []
     for side in e.sides:
-        counts = side.margins
-        whose = f"margins of the {side.name}'s learner"
-        most = (MOST_COMMON_STEPS if steps else MOST_COMMON) * counts.distinct
-        if e.mode == "coupled" and implausible(counts.near, counts.finite, e.tolerance.value, e.tolerance.temperature):
-            sentences.append(f"{counts.near:,} of {counts.finite:,} {whose} are ties: no draw has so many")
-        elif counts.distinct >= MINIMUM_TOKENS and counts.repeated > most:
-            sentences.append(f"{counts.repeated + 1:,} of {counts.distinct:,} {whose} are one and the same number")
-        if counts.edges > (MOST_AT_EDGES * counts.every if e.tolerance.half else 0):
-            sentences.append(
-                f"{counts.edges:,} of {counts.every:,} {whose} are without bound, although another token was left"
-            )
-        if counts.itself:
-            sentences.append(f"{counts.itself:,} of {counts.others:,} {whose} are to the very token that was chosen")
-        elif counts.others >= MINIMUM_TOKENS and counts.other > MOST_OTHER * counts.others > counts.chosen:
-            sentences.append(f"{counts.other:,} of {counts.others:,} {whose} are to one and the same token")
-        if counts.narrow > outliers(counts.probable):
-            sentences.append(f"{counts.narrow:,} of {counts.probable:,} {whose} are smaller than the choice is likely")
+        sentences += _odd_values(e, side)
+        sentences += _odd_seconds(side)
     if e.flips.margins_apart is not None:
         step, apart, compared = e.flips.margins_apart
         sentences.append(f"{part_of(apart, compared, 'margin')} of step {step} are not the same in both learners")
     return sentences
+
+
+def _odd_values(e: Evidence, side: Side) -> Iterator[str]:
+    """Yield what no draw's margins can be: ties all over, one number again and again, or without bound."""
+    counts, whose = side.margins, f"margins of the {side.name}'s learner"
+    # Greedy margins in half precision are differences of logits, which have few values there.
+    steps = e.mode == "greedy" and e.tolerance.half
+    most_common = (MOST_COMMON_STEPS if steps else MOST_COMMON) * counts.distinct
+    if e.mode == "coupled" and implausible(counts.near, counts.finite, e.tolerance.value, e.tolerance.temperature):
+        yield f"{counts.near:,} of {counts.finite:,} {whose} are ties: no draw has so many"
+    elif counts.distinct >= MINIMUM_TOKENS and counts.repeated > most_common:
+        yield f"{counts.repeated + 1:,} of {counts.distinct:,} {whose} are one and the same number"
+    # In half precision rounding moves a few tokens across the edge of a filter.
+    most_at_edges = MOST_AT_EDGES * counts.every if e.tolerance.half else 0
+    if counts.edges > most_at_edges:
+        yield f"{counts.edges:,} of {counts.every:,} {whose} are without bound, although another token was left"
+
+
+def _odd_seconds(side: Side) -> Iterator[str]:
+    """Yield what no second choices can be: the choice itself, one token for all, or nearer than the choice allows."""
+    counts, whose = side.margins, f"margins of the {side.name}'s learner"
+    if counts.itself:
+        yield f"{counts.itself:,} of {counts.others:,} {whose} are to the very token that was chosen"
+    elif counts.others >= MINIMUM_TOKENS and counts.other > MOST_OTHER * counts.others > counts.chosen:
+        yield f"{counts.other:,} of {counts.others:,} {whose} are to one and the same token"
+    if counts.narrow > outliers(counts.probable):
+        yield f"{counts.narrow:,} of {counts.probable:,} {whose} are smaller than the choice is likely"

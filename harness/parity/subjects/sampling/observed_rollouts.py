@@ -41,6 +41,7 @@ def rollouts(e: EvidenceBuilder, b: Table, c: Table, trained: list[Table | None]
     match = Match.of(b.sample, c.sample)
     e.unpaired(match, f"step {step}", "in the baseline only", "in the candidate only")
     judged = _judged_rows(e, b, c, match)
+    # A step that cannot be compared keeps its place in every series.
     for name in SERIES:
         e.series[name].append(float("nan") if name in SERIES[1:3] else 0.0)
     e.series["step"][-1] = float(step)
@@ -92,9 +93,9 @@ def _unreached(e: EvidenceBuilder, b: Table, c: Table, lacking: int) -> None:
         reported = table.header.unreached
         if not reported:
             continue
-        guided = side is e.candidate and e.guided
-        if not 0 <= number(reported) <= (lacking if guided else 0):
-            e.odd_unreached.setdefault(side.name, (b.step, reported, lacking if guided else 0))
+        most = lacking if side is e.candidate and e.guided else 0  # only a guided candidate follows anything
+        if not 0 <= number(reported) <= most:
+            e.odd_unreached.setdefault(side.name, (b.step, reported, most))
         else:
             text = f"the {side.name}'s engine did not draw {counted(whole(reported), 'token')} that it was to follow"
             e.missing.append(f"step {b.step}: {text}")

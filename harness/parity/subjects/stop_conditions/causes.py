@@ -78,6 +78,7 @@ def _steps(endings: list[Ending]) -> list[int]:
 
 def _dropped(e: Evidence, endings: list[Ending]) -> Found:
     """Find a side that drops the end token: both samples stopped, and one has one token more, its end token."""
+    # Either side may be the one that drops it: the shorter samples tell which.
     for short in (0, 1):
         shorter_side, longer_side = _names(e, short), _names(e, 1 - short)
         one_token_less = [ending for ending in endings if _sides(ending)[0] == short and ending.missing == 1]

@@ -34,8 +34,9 @@ def stale_weights(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explan
     record = side.sync
     groups: dict[tuple[int, ...], list[str]] = {}
     for name in {**record.absent, **record.stale}:
+        # A tensor that was not sent may not have changed. It counts where its digest is old, or the proof fails.
         stale_versions = record.stale_versions.get(name, ())
-        proven = [v for v in record.absent_versions.get(name, ()) if v in record.proof_beyond]
+        proven = [version for version in record.absent_versions.get(name, ()) if version in record.proof_beyond]
         versions = tuple(sorted({*stale_versions, *proven}))
         if versions:
             groups.setdefault(versions, []).append(name)
@@ -79,6 +80,7 @@ def _stale(
         facts.append(f"the proof jumps to {figure(jump)} nats")
     if proofs and beside:
         facts.append(f"{beside} more left out at the same time, which the steps do not tell apart")
+    # An old value may have two reasons: the tensor was not sent, or it arrived with an older value.
     arrived = not any(name in record.absent for name in tensors)
     if arrived:
         summary = f"at weight version {versions[0]} the engine loaded older values of {key.parts[0]}"
@@ -138,8 +140,10 @@ def _not_loaded(
 ) -> Iterator[Explanation]:
     titled = list(_titled(family, sorted(loads), side.sync.names))
     for key, tensors in titled:
-        versions = tuple(sorted({version for name in tensors for version in loads[name]}))
-        workers = {worker for name in tensors for of_version in loads[name].values() for worker in of_version}
+        versions = tuple(sorted(set().union(*(loads[name] for name in tensors))))
+        workers: set[str] = set()
+        for name in tensors:
+            workers.update(*loads[name].values())
         who = " and ".join(filter(None, sorted(workers)))
         steps = steps_of(e, side, versions)
         proofs = _without(e, side, steps, versions)

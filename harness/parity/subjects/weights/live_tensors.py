@@ -155,9 +155,8 @@ def recorded(s: Situation) -> list[str]:
 
 def sent_again(s: Situation) -> bool:
     """Whether sending tensors again found stale ones. All were sent then, so that no parameter causes what is left."""
-    return any(
-        named.side == s.side and (STALE_WEIGHTS.has(named.cause) or WEIGHTS.has(named.cause)) for named in s.named
-    )
+    named_causes = [named.cause for named in s.named if named.side == s.side]
+    return any(STALE_WEIGHTS.has(cause) or WEIGHTS.has(cause) for cause in named_causes)
 
 
 def sent_or_not(s: Situation, names: list[str]) -> tuple[Seen, ...]:
@@ -177,11 +176,11 @@ def of_version(s: Situation, names: list[str]) -> tuple[Seen, ...]:
     Returns () where digests are missing, or where the tensors do not agree.
     """
     record = s.evidence.side(s.side).sync
-    versions = sorted(record.learner)
-    if not versions or any(name not in record.learner[version] for version in versions for name in names):
+    learner_digests = [record.learner[version] for version in sorted(record.learner)]
+    if not learner_digests or not all(by_tensor.keys() >= set(names) for by_tensor in learner_digests):
         return ()
     digests = s.bench.digests(s.side, names)
-    older = [digests[name] in {record.learner[version][name] for version in versions[:-1]} for name in names]
+    older = [digests[name] in {by_tensor[name] for by_tensor in learner_digests[:-1]} for name in names]
     if all(older):
         return (Seen.OLDER_HELD,)
     return () if any(older) else (Seen.NEVER_LEARNERS,)

@@ -134,7 +134,8 @@ class InUse:
     @property
     def alone(self) -> int:
         """Return the number of steps that are significant by themselves."""
-        return len({test.step for test in self.tests if test.where != RUN and (test.current or test.behind)})
+        of_steps = [test for test in self.tests if test.where != RUN]
+        return len({test.step for test in of_steps if test.current or test.behind})
 
 
 def sides(updates: dict[str, Updates]) -> dict[str, InUse]:

@@ -382,16 +382,21 @@ def _everywhere(by_process: dict[str, Digests], learner: Digests) -> Digests:
     first = {file: min(by_version) for file, by_version in by_process.items()}
     arrived: Digests = {}
     for version in sorted(set().union(*by_process.values())):
-        process_digests = [
-            by_version.get(version, {}) for file, by_version in by_process.items() if version >= first[file]
-        ]
-        truth = learner.get(version, {})
-        arrived[version] = {}
-        for name in dict.fromkeys(name for digests in process_digests for name in digests):
-            tensor_digests = [digests.get(name, "") for digests in process_digests]
-            wrong = [digest for digest in tensor_digests if digest and digest != truth.get(name, digest)]
-            if wrong:
-                arrived[version][name] = wrong[0]
-            elif all(tensor_digests):
-                arrived[version][name] = tensor_digests[0]
+        # A process that started later has not missed the versions before its first.
+        started = [by_version for file, by_version in by_process.items() if version >= first[file]]
+        process_digests = [by_version.get(version, {}) for by_version in started]
+        arrived[version] = _arrived(process_digests, learner.get(version, {}))
+    return arrived
+
+
+def _arrived(process_digests: list[dict[str, str]], truth: dict[str, str]) -> dict[str, str]:
+    """Return what arrived of one version in all of these processes. `truth`: the learner's digests of it."""
+    arrived: dict[str, str] = {}
+    for name in dict.fromkeys(name for digests in process_digests for name in digests):
+        tensor_digests = [digests.get(name, "") for digests in process_digests]
+        wrong = [digest for digest in tensor_digests if digest and digest != truth.get(name, digest)]
+        if wrong:  # one process with another value is enough: its samples are drawn with it
+            arrived[name] = wrong[0]
+        elif all(tensor_digests):
+            arrived[name] = tensor_digests[0]
     return arrived

@@ -52,6 +52,7 @@ def main() -> None:
                     dist.all_reduce(torch.ones(8, device=toy.DEVICE), group=groups[number])
         neighbours(groups, toy.RANK)
         return
+    # Three steps in the right order first: the fault begins in a run that has made progress.
     first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
     for _ in range(3):
         if options.phase == "pair":
