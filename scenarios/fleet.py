@@ -16,8 +16,8 @@ from scenarios.session import RolloutResult
 
 # Methods that every engine runs and whose answers do not differ between engines.
 EVERY = frozenset({
-    "record_to", "end_recording", "flush", "sleep", "wake", "configure", "become_pure", "serve", "put_back", "restart",
-    "set", "close",
+    "record_to", "end_recording", "end_native", "flush", "sleep", "wake", "configure", "become_pure", "serve",
+    "put_back", "restart", "set", "close",
 })  # fmt: skip
 
 

@@ -449,7 +449,7 @@ class EngineSession:
     def end_native(self, *, version: int, step: int) -> None:
         """Record under `step` what was drawn since the last end. The first draw (-1) draws a few samples twice."""
         drawn, self._natively_drawn = self._natively_drawn, []
-        if self._recorder is install.OFF:
+        if self._recorder is install.OFF or not drawn:  # of a fleet, an engine may have got no prompt
             return
         requests = [request for request, _ in drawn]
         engine_seed = self._scenario.engine.seed

@@ -19,7 +19,8 @@ _ECHO = re.compile(
 _PEER_LOST = re.compile(
     r"connection (was likely )?(reset|closed|refused)|broken pipe|remote process exited|got 0 bytes"
     r"|eof \(this error originated|NCCL|exiting prematurely|timed? ?out|timeout"
-    r"|disconnected|IncompleteReadError|\bEOFError:?\s*$",
+    r"|disconnected|IncompleteReadError|\bEOFError:?\s*$|\bConnection(Error|ResetError|AbortedError|RefusedError)\b"
+    r"|RemoteProtocolError",
     re.I,
 )
 # What torch 2.13 raises on rank 0, with `wait_all_ranks` of several.

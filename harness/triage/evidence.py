@@ -632,6 +632,8 @@ class Peak:
     peak_bytes: resident, as the kernel counts them (VmHWM); memory that several share counts in each of them.
     killed: whether the kernel's log says that it killed the process for memory.
     rank, exit_code, first_by_launcher: as its launcher's table has them.
+    gone_s: how long before the watch's last look it was seen last; 0 if that look saw it, or if it ended soon after its
+    start, as a tool does that a program calls.
     """
 
     host: str
@@ -642,6 +644,7 @@ class Peak:
     exit_code: int | None = None
     rank: Ranks | None = None
     first_by_launcher: bool = False
+    gone_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ def read(directory: Path) -> tuple[Peak, ...]:
                 host=str(row["host"]), pid=int(row["pid"]), name=str(row["name"]), peak_bytes=int(row["peak_bytes"]),
                 killed=bool(row["killed"]), exit_code=None if row["exit_code"] is None else int(row["exit_code"]),
                 rank=limits.rank(str(row.get("rank"))), first_by_launcher=row.get("first_by_launcher") is True,
+                gone_s=float(row.get("gone_s") or 0.0),
             )
             for row in rows
         )  # fmt: skip

@@ -23,6 +23,7 @@ from reports.text import agreeing, and_more
 
 DISK_FULL = "stopped recording because the disk was full"
 SILENCE_S = 2.0  # two periods of the heartbeat: an error that is not older than this before a silence came after it
+PEER_GONE_S = 120.0  # chosen: a client tries again for a minute or two before it gives up
 MAX_WORDS = 16  # of the end of a process that was not the first
 MOST_WORDS = 8  # words of a headline that name several processes
 MOST_ALIKE = 6  # words of a headline that name several processes before how they ended
@@ -236,12 +237,16 @@ def _in_bad_order(
     names = case.names(firsts)
     names = names if len(names.split()) <= MOST_WORDS else f"{len(firsts)} processes"
     what = f"{names} failed together" if len(alike) > 1 else ends[0][0]
+    gone_before = _gone_before(case, by_key[first])
+    if len(gone_before) == 1:
+        what = f"{gone_before[0].name} ended before {names} lost a peer"
     raised_at = _raised_at(by_key[first]) if len(firsts) == 1 else ""
     return Ruling(
         "INSUFFICIENT",
         f"the run has ended, and not in good order: {what}",
         place=raised_at,
         evidence=(
+            *_without_a_record(gone_before),
             *lines[:-1],
             f"{lines[-1]}{and_more(len(ends) - len(lines))}{which}",
             *([f"{names} raised it at {raised_at}"] if raised_at else []),
@@ -253,10 +258,31 @@ def _in_bad_order(
         ),
         missing=tuple(f"{case.names([key])} {how}" for key, how in bad.items()),
         next=(
+            *(f"read the end of the log of {peak.name}: it ended first" for peak in gone_before[:1]),
             _first_step(bad[first], told.get(first), is_killed=killed, for_memory=first in kills or bool(limits)),
             Watching("harness watch -- COMMAND   # looks before the end"),
         ),
     )
+
+
+def _gone_before(case: Case, first: Process) -> list[Peak]:
+    """The processes without a record that the watch saw gone before the first that left one, where that one lost a
+    peer: a server beside the ranks may be the peer. Which of several it was, nothing tells."""
+    if not lost_peer(first.error):
+        return []
+    keys = {process.key for process in case.evidence.processes}
+    peaks = {f"{peak.host}:{peak.pid}": peak for peak in case.evidence.peaks}
+    after_s = peaks[first.key].gone_s if first.key in peaks else 0.0
+    gone = [peak for key, peak in peaks.items() if key not in keys and after_s < peak.gone_s <= after_s + PEER_GONE_S]
+    return sorted(gone, key=lambda peak: -peak.gone_s)
+
+
+def _without_a_record(gone: Sequence[Peak]) -> list[str]:
+    return [
+        f"{peak.name} (pid {peak.pid} on {peak.host}) had ended before, {_duration_text(peak.gone_s)} before the last "
+        "look of the watch; how is not known"
+        for peak in gone[:MAX_AFTER]
+    ]
 
 
 def _first_death(case: Case, bad: Mapping[str, str], absent: Mapping[str, str], told: Mapping[str, LogError]) -> str:

@@ -22,6 +22,7 @@ from harness.triage.watch.observe import argv
 from harness.triage.watch.progress import ProcessSnapshot
 
 MAX_PROCESSES = 4_096  # that are remembered; the smallest are forgotten
+LIVED_S = 2.0  # chosen: a tool that a program calls, such as git, ends sooner
 MAX_NAME = 60  # characters of the command of a process without a role
 _MARK = re.compile(rb"^VmHWM:\s*(\d+) kB", re.MULTILINE)
 # The kernel's report of a kill, of mm/oom_kill.c: Linux 4.19 to 6.18.
@@ -44,18 +45,23 @@ class Peaks:
     def __init__(self, host: str, high_water: Callable[[int], int] = high_water) -> None:
         self._host, self._high_water = host, high_water
         self._peaks: dict[str, Peak] = {}
+        self._lived_s: dict[str, tuple[float, float]] = {}  # the first and the last look that saw the process alive
+        self._looked_at_s = 0.0
 
-    def look(self, processes: Iterable[ProcessSnapshot]) -> None:
-        """Read the high-water mark of each process of this host."""
+    def look(self, processes: Iterable[ProcessSnapshot], at_s: float) -> None:
+        """Read the high-water mark of each process of this host. `at_s`: the time of the snapshot."""
+        self._looked_at_s = at_s
         for process in processes:
             if not process.state or not (peak_bytes := self._high_water(process.pid)):
                 continue
+            self._lived_s[process.key] = self._lived_s.get(process.key, (at_s, at_s))[0], at_s
             before = self._peaks.get(process.key)
             name = process.name or (before.name if before else _name(process.pid))
             self._peaks[process.key] = Peak(self._host, process.pid, name, peak_bytes)
         if len(self._peaks) > MAX_PROCESSES:
             largest = sorted(self._peaks.items(), key=lambda item: -item[1].peak_bytes)
             self._peaks = dict(largest[: MAX_PROCESSES // 2])
+            self._lived_s = {key: self._lived_s[key] for key in self._peaks}
 
     def of_job(self, killed: Mapping[int, int], failed: Mapping[int, Process]) -> tuple[Peak, ...]:
         """The peaks of all processes, the largest first.
@@ -71,11 +77,18 @@ class Peaks:
                 exit_code=-signal.SIGKILL if peak.pid in killed else process.exit_code if process else None,
                 rank=process.rank if process else None,
                 first_by_launcher=process is not None and process.first_by_launcher,
+                gone_s=self._gone_s(key),
             )
-            for peak in self._peaks.values()
+            for key, peak in self._peaks.items()
             for process in [failed.get(peak.pid)]
         ]
         return tuple(sorted(peaks, key=lambda peak: -peak.peak_bytes))
+
+
+    def _gone_s(self, key: str) -> float:
+        """How long before the last look a process was seen last; 0 for one that lived shorter than `LIVED_S`."""
+        began_s, lived_s = self._lived_s[key]
+        return round(self._looked_at_s - lived_s, 1) if lived_s - began_s >= LIVED_S else 0.0
 
 
 def _name(pid: int) -> str:

@@ -134,7 +134,7 @@ class Watchdog:
         self._beat()
         now = self._clock()
         snapshot = self._observe()
-        self.peaks.look(snapshot.processes)
+        self.peaks.look(snapshot.processes, snapshot.at_s)
         suspicion = self.progress.feed(snapshot)
         self._still_s = suspicion.still_s if suspicion is not None else 0.0
         if self.progress.debugged:

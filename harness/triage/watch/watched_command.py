@@ -27,7 +27,7 @@ from harness.other_paths import another_out
 from harness.program import CommandNotRun, find_program, with_path_first
 from harness.triage.collect import endings, redact
 from harness.triage.collect.proc import STDERR
-from harness.triage.echoes import is_echo
+from harness.triage.echoes import is_echo, lost_peer
 from harness.triage.evidence import EndedBy
 from harness.triage.remote import token
 from harness.triage.watch.claim import Claim
@@ -259,7 +259,10 @@ def why_of(result: WatchResult) -> str:
     if not death:
         why = words
     elif is_error(words) and words not in death:
-        why = f"{death}; the last error that it printed: {words}"
+        # Who lost a peer failed because of it: another error in the output is that of the peer.
+        first = next((clause for clause in death.split("; ") if " ended with " in clause), "")
+        is_first = lost_peer(first) and not lost_peer(words)
+        why = f"{words}; {death}" if is_first else f"{death}; the last error that it printed: {words}"
     else:
         why = death
     return f"{why} ({GROUP_NOT_DESTROYED})" if ABORTED_AT_EXIT in why else why

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import scenarios
 from scenarios.engines.engine_interface import Completion, Request, SyncGroup, SyncReport
 from scenarios.fleet import Fleet, Gathered, engine_of, members
 from scenarios.session import RolloutResult
@@ -98,3 +101,20 @@ def test_what_only_one_engine_can_answer_is_asked_of_its_members() -> None:
     assert members(fleet) == several and members(several[0]) == several[:1]
     assert fleet.submit("pids").result() == (id(several[0]), id(several[1]))
     assert fleet.submit("starts").result() == (2, 4.0)
+
+
+def asked_of_a_session() -> set[str]:
+    """The methods that the steps of a run ask of its engines, one or several."""
+    texts = [path.read_text() for path in Path(scenarios.__path__[0]).rglob("*.py")]
+    return {name for text in texts for name in re.findall(r'\bsession(?:\.submit\(|, )"(\w+)"', text)}
+
+
+def test_a_fleet_answers_all_that_a_run_asks_of_its_engines() -> None:
+    """A stage that asks for what a fleet has no answer to ends each run with several engines."""
+    methods = asked_of_a_session()
+    assert {"end_native", "native"} <= methods
+    group = SyncGroup("127.0.0.1", 1, 5, 1, "sync", "gloo")
+    report = SyncReport(True, "", 1.0, {})
+    for method in methods:
+        fleet = Fleet([Answering(report), Answering(report)], 1)
+        fleet.submit(method, *({"join": [group]}.get(method, [[]])))

@@ -348,7 +348,7 @@ def test_the_kernels_log_says_whom_it_killed_and_what_that_one_held() -> None:
 def peaks_of(*processes: ProcessSnapshot, killed: dict[int, int], failed: dict[int, Process]) -> tuple[Peak, ...]:
     sizes = {1: 10, 2: 30, 3: 20}
     peaks = Peaks("node1", lambda pid: sizes.get(pid, 0))
-    peaks.look(processes)
+    peaks.look(processes, 0.0)
     return peaks.of_job(killed, failed)
 
 
@@ -378,6 +378,49 @@ def test_peaks_are_those_of_this_host_with_who_was_killed_and_exit_codes() -> No
     first, second = peaks_of(*processes, killed={1: 50, 77: 9}, failed=failed_ranks(TABLE))
     assert first == Peak("node1", 1, "rank 1", 50, killed=True, exit_code=-9)
     assert second == Peak("node1", 2, "rank 2", 30, exit_code=1, rank=4, first_by_launcher=True)
+
+
+def test_the_watch_keeps_how_long_a_process_was_gone_at_its_last_look() -> None:
+    """Not of a tool, which a program calls and which ends soon."""
+    peaks = Peaks("node1", lambda pid: 10)
+    server, tool, trainer = (ProcessSnapshot(f"node1:{pid}:7", pid, name=f"process {pid}") for pid in (1, 2, 3))
+    for at_s, processes in ((0.0, [server, trainer]), (3.0, [server, tool, trainer]), (4.0, [tool, trainer]),
+                            (8.0, [trainer])):  # fmt: skip
+        peaks.look(processes, at_s)
+    gone_s = {peak.pid: peak.gone_s for peak in peaks.of_job({}, {})}
+    assert gone_s == {1: 5.0, 2: 0.0, 3: 0.0}
+
+
+LOST = "ConnectionError: server closed the connection"
+SERVER = Peak("node0", 900, "python reward.py", 9 << 20, gone_s=5.0)
+
+
+@pytest.mark.parametrize(("error", "gone", "named"), [
+    (LOST, [SERVER], True),
+    (LOST, [dataclasses.replace(SERVER, gone_s=0.0)], False),  # it outlived the rank
+    (LOST, [SERVER, dataclasses.replace(SERVER, pid=901)], False),  # which of them was the peer?
+    ("ValueError: no slot", [SERVER], False),  # the rank's own error
+])  # fmt: skip
+def test_a_server_without_a_record_that_ended_before_its_client_is_the_first_death(
+    error: str, gone: list[Peak], named: bool
+) -> None:
+    client = ended(0, beat_s=9.0, error=error, error_s=9.5)
+    echo = ended(1, beat_s=9.0, error=ECHO, error_s=9.2)
+    verdict = triage(evidence(client, echo, source="live", stall_s=0.0, peaks=tuple(gone)))
+    assert verdict.triage is not None
+    assert ("python reward.py" in verdict.reason, "rank 0" in verdict.reason) == (named, True)
+    listed = error == LOST and any(peak.gone_s for peak in gone)
+    assert any("pid 900" in line for line in verdict.evidence) is listed
+    assert any("python reward.py" in step for step in verdict.triage.next) is listed
+
+
+def test_an_error_in_the_output_comes_before_the_loss_of_a_peer() -> None:
+    """The peer has no rank and left no record, but its traceback stands in the output."""
+    death = f"rank 0 (pid 7 on node0) ended with {LOST}; after it rank 1 ended with {ECHO}"
+    result = WatchResult(1, None, None, "ValueError: reward: bad prompt", death)
+    assert why_of(result).startswith("ValueError: reward: bad prompt; rank 0")
+    own = death.replace(LOST, "KeyError: 7")
+    assert why_of(dataclasses.replace(result, first_death=own)).startswith("rank 0")
 
 
 def test_what_the_watch_wrote_of_an_end_is_read_again(tmp_path: Path) -> None:
