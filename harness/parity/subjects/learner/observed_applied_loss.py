@@ -15,7 +15,7 @@ be those of its weights. The ratio is then not one, and the actor's loss of that
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -55,8 +55,11 @@ class _Tokens:
         return float((np.bincount(group, self.loss)[counts > 0] / counts[counts > 0]).mean())
 
     @property
-    def allowed(self) -> float:
-        return float((self.rounding + SUMS * np.abs(self.loss)).max())
+    def bounds(self) -> _Tokens:
+        """Return the tokens with the most that each loss may be off for its loss. A reading is a mean, so what it makes
+        of them bounds what it makes of the losses.
+        """
+        return replace(self, loss=self.rounding + SUMS * np.abs(self.loss))
 
 
 _READINGS: Mapping[Divisor, Callable[[_Tokens, int], float]] = {
@@ -102,15 +105,16 @@ class LossSums:
 
     def _is_wrong(self, tokens: _Tokens, loss: float, ranks: int) -> bool:
         """Whether the recorded loss of a mini-batch is not the mean of its tokens' losses. Counts it as compared."""
-        expected, allowed = tokens.mean(), tokens.allowed
+        expected, allowed = tokens.mean(), tokens.bounds.mean()
         readings = {divisor: read(tokens, ranks) for divisor, read in _READINGS.items()}
+        off = {divisor: abs(loss - reading) for divisor, reading in readings.items()}
         if abs(loss - expected) <= allowed:
             # An agreement says something only where another divisor would have shown: half as far would not do.
             self.compared += any(abs(reading - expected) > 2 * allowed for reading in readings.values())
             return False
         # A reading explains the losses only if it gives every one of them.
         self.compared += 1
-        self.fitting -= {divisor for divisor, reading in readings.items() if abs(loss - reading) > allowed}
+        self.fitting -= {divisor for divisor, read in _READINGS.items() if off[divisor] > read(tokens.bounds, ranks)}
         return True
 
     def losses(self, e: EvidenceBuilder, side: SideBuilder) -> AppliedLosses:

@@ -132,5 +132,6 @@ FAULTS = (
         party="candidate",
         findings=(NAMED,),
         told={NAMED: "only samples of engine 1 of 2 differ"},
+        half={"findings": (), "told": {}},  # what the one update changed is less than the samples round by
     ),
 )

@@ -16,7 +16,13 @@ FAULTS = (
     Fault("two-shards", "two sound engines of two tensor-parallel ranks", scenario=TP, expected="EQUIVALENT"),
     Fault("two-shards-against-one", "a sound engine of two ranks against one", settings=TP, expected="EQUIVALENT"),
     Fault("two-ranks", "two sound learners of two ranks", scenario=WORLD, expected="EQUIVALENT"),
-    Fault("two-ranks-against-one", "a sound learner of two ranks against one", settings=WORLD, expected="EQUIVALENT"),
+    Fault(
+        "two-ranks-against-one",
+        "a sound learner of two ranks against one",
+        settings=WORLD,
+        expected="EQUIVALENT",
+        half={"expected": "CONFOUNDED"},  # the mean of two rounded gradients is other weights, which it names
+    ),
     Fault(
         "shard-stale",
         "from the second sync on one of two tensor-parallel ranks keeps its old shard of one weight",
