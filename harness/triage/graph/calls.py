@@ -470,11 +470,13 @@ def closed_reads(
 
     Each has one thread, which reads without a limit from its first look to its last. None of them can write before
     another one has written. A process that may read for another reason, or somebody else who can write, leaves it open:
-    no waits then, for a process that waits for a request reads in the same way.
+    no waits then, for a process that waits for a request reads in the same way. A reader also waits for writers whose
+    only thread waits for a lock that no other process has.
     """
     reading = {key: subject for key, subject in subjects.items() if _only_reads(subject)}
     while open_keys := {key for key, subject in reading.items() if not _writer_keys(subject) <= reading.keys()}:
         reading = {key: subject for key, subject in reading.items() if key not in open_keys}
+    reading |= {key: subject for key, subject in subjects.items() if _awaits_locked_writers(subject, subjects)}
     if any(subject.progress for subject in subjects.values()) or not _at_one_time(reading.values()):
         return [], subjects
     waited = {wait.waiter for wait in known_waits}
@@ -485,6 +487,20 @@ def closed_reads(
         for writer in sorted(_writer_keys(subject) - {key})
         if key not in waited
     ], subjects  # fmt: skip
+
+
+def _awaits_locked_writers(subject: Subject, subjects: Mapping[str, Subject]) -> bool:
+    """Whether it reads a connection of multiprocessing, and the only thread of each other process that can write to it
+    waits throughout for a lock that no other process has."""
+    others = [subjects.get(key) for key in _writer_keys(subject) - {subject.key}]
+    if not others or not _awaits_message_alone(subject):
+        return False
+    return all(
+        other is not None
+        and len(other.process.samples) > 1
+        and all(look.locked_alone for look in other.process.samples)
+        for other in others
+    )
 
 
 def owed_reads(
@@ -556,9 +572,21 @@ def _is_proven(writer: Subject, reader: Subject) -> bool:
 
 
 def _only_reads(subject: Subject) -> bool:
-    """Whether its only thread reads throughout, without a limit, what known processes can write."""
+    """Whether its only thread reads throughout, without a limit, what known processes can write.
+
+    Only code of Python writes to a connection of multiprocessing, so that native threads beside do not count there.
+    """
     looks = subject.process.samples
-    return subject.rests and bool(subject.process.writers) and all(look.alone and look.reads_for_ever for look in looks)
+    alone = all(look.alone and look.reads_for_ever for look in looks) or _awaits_message_alone(subject)
+    return subject.rests and bool(subject.process.writers) and alone
+
+
+def _awaits_message_alone(subject: Subject) -> bool:
+    """Whether it reads a connection of multiprocessing, and no thread of Python beside the main one runs the user's
+    code or may write. The handler of a signal may write as well."""
+    beside = [thread for thread in subject.process.threads if not thread.leads]
+    writes = _writes_beside(subject) or any(map(runs_users, beside)) or bool(subject.process.last_look.handles)
+    return _awaits_message(subject) and not writes
 
 
 def _writer_keys(subject: Subject) -> set[str]:

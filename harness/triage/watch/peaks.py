@@ -84,7 +84,6 @@ class Peaks:
         ]
         return tuple(sorted(peaks, key=lambda peak: -peak.peak_bytes))
 
-
     def _gone_s(self, key: str) -> float:
         """How long before the last look a process was seen last; 0 for one that lived shorter than `LIVED_S`."""
         began_s, lived_s = self._lived_s[key]

@@ -12,12 +12,12 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from triage_evidence import evidence, process
+from triage_evidence import evidence, frames, process
 from waiting import until
 
 from harness.triage import judge
 from harness.triage.collect import channels, connections
-from harness.triage.evidence import Process
+from harness.triage.evidence import Process, Thread
 from reports.model import Verdict
 
 CLIENT, SERVER, THIRD = 1, 2, 3
@@ -56,6 +56,40 @@ def test_two_that_read_from_each_other_never_go_on(link: str, kept: bool) -> Non
     assert len(its.cycle) == 2 and not its.culprits
     assert link.partition(":")[0] in " ".join(verdict.evidence)
     assert all(f"train.py:{pid}" in its.place for pid in both)
+
+
+def of_multiprocessing(pid: int, *writers: int, beside: str = "", **fields: object) -> Process:
+    """A process with native threads, whose main thread reads a connection of multiprocessing."""
+    its = reader(pid, *writers, alone=False, **fields)
+    main = Thread("MainThread", pid, frames(f"main:{pid} queue.get pipe.recv"), main=True)
+    threads = (main, *([Thread("T1", 70, frames(beside))] if beside else []))
+    return dataclasses.replace(its, samples=tuple(dataclasses.replace(look, threads=threads) for look in its.samples))
+
+
+@pytest.mark.parametrize(
+    ("client", "verdict"),
+    [
+        (of_multiprocessing(CLIENT, CLIENT, SERVER), "HUNG"),
+        (of_multiprocessing(CLIENT, CLIENT, SERVER, beside="run:80 produce:90 lock.wait"), "INSUFFICIENT"),
+        (of_multiprocessing(CLIENT, CLIENT, SERVER, handles=("SIGALRM",)), "INSUFFICIENT"),
+        (of_multiprocessing(CLIENT, CLIENT, SERVER, THIRD), "INSUFFICIENT"),  # which was not looked at
+    ],
+)
+def test_native_threads_write_to_no_connection_of_multiprocessing(client: Process, verdict: str) -> None:
+    judgement = judged(client, reader(SERVER, CLIENT))
+    its = judgement.triage
+    assert its is not None and judgement.verdict == verdict, judgement.reason
+    assert len(its.cycle) == (2 if verdict == "HUNG" else 0) and not its.culprits
+
+
+@pytest.mark.parametrize("locked", [True, False])
+def test_a_writer_that_waits_for_a_lock_of_its_own_keeps_its_reader(locked: bool) -> None:
+    """A child that was forked beside a pool of threads, and waits for one of them: the fork copied none."""
+    child = dataclasses.replace(process(SERVER, "process", "work:7 lock.wait", ppid=CLIENT))
+    looks = tuple(dataclasses.replace(look, locked_alone=locked, wchan="futex_do_wait") for look in child.samples)
+    verdict = judged(of_multiprocessing(CLIENT, CLIENT, SERVER), dataclasses.replace(child, samples=looks))
+    assert verdict.triage is not None
+    assert {party.pid for party in verdict.triage.culprits} == ({SERVER} if locked else set()), verdict.reason
 
 
 @pytest.mark.parametrize(
