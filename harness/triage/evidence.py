@@ -644,7 +644,7 @@ class Peak:
     exit_code: int | None = None
     rank: Ranks | None = None
     first_by_launcher: bool = False
-    gone_s: float = 0.0
+    gone_s: Number = 0.0
 
 
 @dataclass(frozen=True)

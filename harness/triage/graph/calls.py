@@ -584,9 +584,9 @@ def _only_reads(subject: Subject) -> bool:
 def _awaits_message_alone(subject: Subject) -> bool:
     """Whether it reads a connection of multiprocessing, and no thread of Python beside the main one runs the user's
     code or may write. The handler of a signal may write as well."""
-    beside = [thread for thread in subject.process.threads if not thread.leads]
-    writes = _writes_beside(subject) or any(map(runs_users, beside)) or bool(subject.process.last_look.handles)
-    return _awaits_message(subject) and not writes
+    if not _awaits_message(subject) or subject.process.last_look.handles or _writes_beside(subject):
+        return False
+    return not any(runs_users(thread) for thread in subject.process.threads if not thread.leads)
 
 
 def _writer_keys(subject: Subject) -> set[str]:

@@ -213,7 +213,7 @@ def locked_child(tmp_path: Path, *lines: tuple[str, int], parents_thread: int = 
     parent = looks(process(70, "process", "main:5 join"), wchan="do_wait")
     if parents_thread:
         [main] = parent.samples[-1].threads
-        other = Thread(71, "Thread-1", (Frame("upload", str(file), parents_thread),))
+        other = Thread("Thread-1", 71, (Frame("upload", str(file), parents_thread),))
         parent = looks(parent, threads=(main, other))
     return triage(evidence(parent, child))
 
