@@ -140,6 +140,8 @@ class Parser:
     _command: str = ""
     _threads: list[_OpenThread] = field(default_factory=list)
     _thread: _OpenThread | None = None
+    _has_crashed: bool = False  # faulthandler prints what follows because of a crash
+    _crashed: _OpenThread | None = None  # the thread that did
 
     def feed(self, line: str) -> None:
         """Take the next line."""
@@ -160,8 +162,11 @@ class Parser:
             self._pid = int(name[1])
         elif header := begun(words):
             self._begin(header)
+            if self._has_crashed and words.startswith("Current thread "):
+                self._crashed = self._thread
         elif _NEXT_PROCESS.match(words):
             self.close()
+            self._has_crashed = words.startswith("Fatal Python error: ")
         elif (alone := begun_without_header(words)) and (self._thread is None or self._thread.frames):
             # A stack that was pasted without the line above it: each begins anew with its frame 0.
             if self._thread is None or self._thread.header.number == "":
@@ -185,6 +190,8 @@ class Parser:
 
     def _end(self) -> None:
         if self._threads:
+            if self._crashed is not None:  # what the other threads did is no place of a process that crashed
+                self._threads = [self._crashed]
             printed_by = self._threads[0].header.format
             threads = _of_py_spy(self._threads, self._pid) if printed_by is PY_SPY else _of_others(self._threads)
             # On Linux the id of a process is that of its main thread.
@@ -194,6 +201,7 @@ class Parser:
                 placed = _with_marks(threads, self._command)
                 self.dumps.append(Dump(self._pid or main_tid, self._command, placed, bare))
         self._pid, self._command, self._threads, self._thread = 0, "", [], None
+        self._has_crashed, self._crashed = False, None
 
     def _begin(self, header: ThreadHeader) -> None:
         if self._threads and _is_of_another_dump(header, self._threads):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -359,3 +360,19 @@ def test_a_barrier_that_names_no_missing_rank_blames_none(tmp_path: Path, line: 
 def test_the_kernels_log_is_proposed_only_where_it_tells_more(tmp_path: Path, line: str, asks_the_kernel: bool) -> None:
     [error] = errors(tmp_path, line)
     assert ("dmesg" in error.fix) is asks_the_kernel
+
+
+MAIN = ("Thread 0x00007f2bc8a01740 (most recent call first):", '  File "/job/train.py", line 77 in all_reduce')
+LOADS = (" 0x00007f2b34ff9700 (most recent call first):", '  File "/job/loader.py", line 31 in decode')
+
+
+@pytest.mark.parametrize("crash", [True, False])
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_the_thread_that_crashed_says_where_its_process_was(tmp_path: Path, crash: bool, newest_first: bool) -> None:
+    """faulthandler lists the newest thread first, and calls that current which crashed. After a timeout all count."""
+    head = "Fatal Python error: Segmentation fault" if crash else "Timeout (0:00:10)!"
+    loads = ("Current thread" + LOADS[0], LOADS[1])
+    threads = (*loads, "", *MAIN) if newest_first else (*MAIN, "", *loads)
+    verdict = judged(tmp_path, head, "", *threads)
+    text = "\n".join(verdict.evidence)
+    assert ("loader.py:31" in text and "train.py:77" not in text) if crash else re.search("(loader|train).py:", text)
