@@ -134,6 +134,9 @@ class _Communicator(msgspec.Struct):
     missing_ranks: list[_Rank] = msgspec.field(default_factory=list)
 
 
+UNCOUNTED = "the answer of NCCL RAS has no operation counts: who is behind is not known"
+
+
 class _Answer(msgspec.Struct):
     communicators: list[_Communicator]
 
@@ -146,7 +149,9 @@ def of_json(answer: Any) -> Status:
     silent = frozenset(rank.member().process for rank in missing if rank.status.unresponsive)
     every = (_communicator(communicator) for communicator in communicators)
     uneven = tuple(part for part in every if part.counts or part.states or part.errors or part.silent)
-    return Status(len(communicators), uneven, dead, silent - dead)
+    counted = any(rank.collective_counts for communicator in communicators for rank in communicator.ranks)
+    is_uncounted = any(communicator.ranks for communicator in communicators) and not counted
+    return Status(len(communicators), uneven, dead, silent - dead, UNCOUNTED if is_uncounted else "")
 
 
 def _communicator(communicator: _Communicator) -> Communicator:

@@ -521,11 +521,13 @@ class Starter:
 @dataclass(frozen=True)
 class RayDemand:
     """What `ray status` or a log of Ray says is asked for: the resources of one request, and how many requests, in
-    Ray's words. `lacking`: what the whole cluster has too little of, as a sentence; empty if nothing says so."""
+    Ray's words. `lacking`: what the whole cluster has too little of, `in_use`: of what too little is free now, as
+    sentences; empty if nothing says so."""
 
     resources: str  # {'GPU': 1.0}
     pending: str  # 2+ pending tasks/actors
     lacking: str = ""
+    in_use: str = ""
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ _DEMAND = re.compile(r" (\{.{1,300}\}(?: \* \d{1,7})?(?: \(\w{1,30}\))?): (\d{1,
 _TOTAL = re.compile(r" (\d{1,15}(?:\.\d{1,15})?)/(\d{1,15}(?:\.\d{1,15})?) ([\w:./-]{1,100})(?: \(.{1,200}\))?")
 _BUNDLE = re.compile(r"(\{[^{}]{1,300}\})(?: ?\* ?(\d{1,7}))?")
 _ASKED = re.compile(r"'([\w:./-]{1,100})': (\d{1,15}(?:\.\d{1,15})?)")
+_MEMORY = ("memory", "object_store_memory")  # printed in GiB, and asked for in bytes
 _WARNING = re.compile(
     rf"(?:{INFEASIBLE}(?P<kind>resource|placement group) requests?(?: \(detail=.{{0,300}}?\):)?|{UNSCHEDULED})"
     r" ?(?P<what>\{.{1,500}\}(?:\*\d{1,7})?)"
@@ -148,6 +149,7 @@ def _of_text(text: str, demands: dict[str, RayDemand]) -> Iterator[_Row]:
     totals = (
         {total[3]: float(total[2]) for line in lines if (total := _TOTAL.fullmatch(line))} if STATUS in text else {}
     )
+    used = {total[3]: float(total[1]) for line in lines if (total := _TOTAL.fullmatch(line))} if totals else {}
     for line in lines:
         if begin := _ITEM.fullmatch(line):
             yield from _of_yaml(item)
@@ -169,7 +171,10 @@ def _of_text(text: str, demands: dict[str, RayDemand]) -> Iterator[_Row]:
         elif group := _GROUP.fullmatch(line):
             yield _Row(group[3], placement_group_id=group[1], name=group[2])
         elif (demand := _DEMAND.fullmatch(line)) and len(demands) < MAX_DEMANDS:
-            demands[demand[1]] = RayDemand(demand[1], demand[2], _lacking(demand[1], totals))
+            lacking = _lacking(demand[1], totals)
+            demands[demand[1]] = RayDemand(
+                demand[1], demand[2], lacking, "" if lacking else _in_use(demand[1], totals, used)
+            )
     yield from _of_yaml(item)
     for warning in filter(None, map(_WARNING.search, lines[-LATEST:])):
         if len(demands) < MAX_DEMANDS:
@@ -182,15 +187,28 @@ def _of_text(text: str, demands: dict[str, RayDemand]) -> Iterator[_Row]:
 def _lacking(request: str, totals: Mapping[str, float]) -> str:
     """Of what a whole cluster has less than one request asks for, as a sentence; empty if its totals are not known. The
     bundles of a placement group are asked for together."""
-    asked: dict[str, float] = {}
-    for bundle, count in _BUNDLE.findall(request):
-        for name, amount in _ASKED.findall(bundle):
-            asked[name] = asked.get(name, 0.0) + float(amount) * int(count or 1)
-    for name, amount in asked.items() if totals else ():
+    for name, amount in _amounts(request).items() if totals else ():
         total = totals.get(name, 0.0)
-        if amount > total and name not in ("memory", "object_store_memory"):
+        if amount > total and name not in _MEMORY:
             return f"the cluster has {f'{total:g}' if total else 'no'} {name}"
     return ""
+
+
+def _in_use(request: str, totals: Mapping[str, float], used: Mapping[str, float]) -> str:
+    """Of what too little is free now for one request, as a sentence; empty if there is enough, or nothing says so."""
+    for name, amount in _amounts(request).items():
+        if name in totals and amount > totals[name] - used[name] and name not in _MEMORY:
+            return f"{used[name]:g} of {totals[name]:g} {name} are in use"
+    return ""
+
+
+def _amounts(request: str) -> dict[str, float]:
+    """Resource -> how much all bundles of a request ask for."""
+    amounts: dict[str, float] = {}
+    for bundle, count in _BUNDLE.findall(request):
+        for name, amount in _ASKED.findall(bundle):
+            amounts[name] = amounts.get(name, 0.0) + float(amount) * int(count or 1)
+    return amounts
 
 
 def _place(columns: str) -> tuple[str | None, int | None]:

@@ -250,7 +250,7 @@ def _who(share: Share) -> str:
 def _even(statuses: Sequence[Status], *, cut: bool) -> str:
     communicators = sum(status.communicators for status in statuses)
     if cut:
-        return "NCCL RAS: the answer is cut short or damaged, and what is there blames nobody"
+        return "NCCL RAS: the answer is not complete, and what is there blames nobody"
     if not communicators:
         return "NCCL RAS has no data about communicators"
     several = "all communicators" if communicators > 1 else "the communicator"

@@ -63,6 +63,8 @@ def pasted(case: Case) -> Ruling | None:
 def _asked(demand: RayDemand) -> str:
     """What is asked for, after what the cluster has too little of."""
     words = f"{demand.pending} ask for {demand.resources}"
+    if demand.in_use:
+        words += f": {demand.in_use}"
     return f"{demand.lacking}, and {words}" if demand.lacking else words
 
 

@@ -104,6 +104,13 @@ def test_the_rank_that_is_behind_is_named_and_nothing_is_proven(tmp_path: Path, 
     assert "rank 1 (pid 812" in reason and "3 others 20" in reason
 
 
+def test_an_answer_without_counts_says_of_nobody_that_none_is_behind(tmp_path: Path) -> None:
+    bare = [{key: value for key, value in each.items() if key != "collective_counts"} for each in FOUR]
+    assert "nobody is behind" in judged(tmp_path, status(communicator(*FOUR))).reason
+    verdict = judged(tmp_path, status(communicator(*bare)))
+    assert "nobody is behind" not in verdict.reason and any("no operation counts" in gap for gap in verdict.missing)
+
+
 def test_text_before_nccl_2_26_counts_all_collectives_together(tmp_path: Path) -> None:
     assert "19 collective" in judged(tmp_path, MISMATCH + LAG.replace("AllReduce", "collective")).reason
 

@@ -281,6 +281,12 @@ def test_a_request_for_more_than_the_whole_cluster_has_is_told_so(
     )
 
 
+@pytest.mark.parametrize(("gpus", "in_use"), [("2.0/2.0 GPU\n ", True), ("1.0/2.0 GPU\n ", False)])
+def test_what_is_in_use_is_told_beside_what_is_asked_for(tmp_path: Path, gpus: str, in_use: bool) -> None:
+    verdict = judged(tmp_path, USAGE.format(gpus=gpus, demands=" {'GPU': 1.0}: 1+ pending tasks/actors"))
+    assert ("2 of 2 GPU are in use" in f"{verdict.reason} {verdict.evidence}") is in_use
+
+
 def test_amounts_of_single_nodes_are_no_totals(tmp_path: Path) -> None:
     status = STATUS.format(demands=" {'GPU': 1.0}: 2+ pending tasks/actors").replace(" 4.0/8.0 CPU", "")
     assert judged(tmp_path, f"{status}\nNode: ab\n Usage:\n  4.0/4.0 CPU\n").reason.startswith("Ray: 2+ pending")
