@@ -1,5 +1,5 @@
-"""What the source text says about a queue from which a line gets an item: its name, and which functions fill it; and
-about functions that threads run, which a program starts once."""
+"""What the source text says about a queue from which a line gets an item: its name, and which functions fill it; about
+the call in which a line waits; and about functions that threads run, which a program starts once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from harness.triage.places import plain
 from harness.triage.source import function_of, holds, tree_of
 
 _PUTS = frozenset({"put", "put_nowait"})
+_WAITS = frozenset({"wait", "wait_for", "join"})
 _STARTS = frozenset({"Thread", "Process", "submit"})  # calls that run a function beside their caller
 
 
@@ -24,6 +25,18 @@ def awaited_queue(frame: Frame) -> str:
         if isinstance(call.func, ast.Attribute) and call.func.attr == "get" and holds(call, frame.line)
     }
     return queues.pop() if len(queues) == 1 else ""
+
+
+def waiting_call(frame: Frame) -> str:
+    """What the line of a frame waits in, as "ready.wait"; empty where the text does not show one such call."""
+    body = function_of(frame)
+    calls = {
+        ast.unparse(node.func)
+        for node in (ast.walk(body) if body is not None else ())
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and holds(node, frame.line)
+        and node.func.attr in _WAITS
+    }  # fmt: skip
+    return calls.pop() if len(calls) == 1 else ""
 
 
 def fillers(file: str, queue: str) -> dict[str, int]:

@@ -58,7 +58,7 @@ def apart(case: Case) -> Ruling | None:
             missing=tuple(open_questions[:MAX_DOUBTS]),
             place=_where(places),
             about=tuple(subject.key for subject in ranks),
-            next=(again, *_NEXT),
+            next=(ONE_GROUP_EACH, *_NEXT) if in_two_threads else (again, *_NEXT),
         )
     if in_two_threads:
         return _hung(case, places, _of_threads(case, in_two_threads, places), ONE_GROUP_EACH)

@@ -26,6 +26,7 @@ from harness.triage.rules.threads import keepers, name
 from harness.triage.stacks import JOINS, describe, ours, posture
 from reports.text import counted
 
+MOST_BESIDE = 2  # threads whose places a verdict names
 _STAND = Live("py-spy dump --pid PID   # where its threads stand")
 _THREADS = re.compile(r"/threading\.py$")
 _SHARED = re.compile(r"/multiprocessing/synchronize\.py$")
@@ -65,8 +66,9 @@ def withheld(case: Case, subject: Subject) -> Withheld | None:
         return _behind_lock(subject, waiting, lock)
     if any(_QUEUE.search(frame.file) for frame in calls) and (lost := _unfilled(process, waiting)):
         return lost
-    worker = _worker(process, calls, waiting)
-    return _behind_worker(process, waiting, worker) if worker is not None else None
+    if (worker := _worker(process, calls, waiting)) is not None:
+        return _behind_worker(process, waiting, worker)
+    return _unnotified(process, waiting) if in_condition(calls) else None
 
 
 def unanswered(process: Process, handler: Thread) -> Withheld | None:
@@ -199,6 +201,34 @@ def _unfilled(process: Process, waiting: Frame) -> Withheld | None:
     which = f"{function} ({os.path.basename(waiting.file)}:{line})" if len(fillers) == 1 else " and ".join(fillers)
     runs = "runs it" if len(fillers) == 1 else "runs them"
     return Withheld(f"{waits}, which {which} fills; no thread {runs}", describe(waiting), (END_MARK,))
+
+
+def _unnotified(process: Process, waiting: Frame) -> Withheld:
+    """In a wait of `threading` (an event, a condition, a barrier, the join of a queue) that another thread has to end:
+    the threads that ended by an error, and where those stand that run the program's code."""
+    call = queue_text.waiting_call(waiting)
+    waits = f"waits at {_at(waiting)}{f' in {call}()' if call else ''}"
+    if process.lost_threads:
+        lost = process.lost_threads[0]
+        return Withheld(
+            f"{waits}; its thread {lost.name} has died of an error",
+            describe(waiting),
+            (f"mend what ended thread {lost.name}: {lost.error}", f"give the wait at {_at(waiting)} a time limit"),
+        )
+    beside = [thread for thread in process.threads if not (thread.leads or ours(thread)) and runs_users(thread)]
+    stand = [(thread, frame) for thread in beside if (frame := inner_frame(thread.frames)) is not None]
+    if not stand:
+        return Withheld(
+            f"{waits}; no other thread runs code of the program",
+            describe(waiting),
+            (f"see which thread had to end the wait at {_at(waiting)}, and why it has ended or was not started",),
+        )
+    where = " and ".join(f"{name(thread)} {posture(thread)} at {_at(frame)}" for thread, frame in stand[:MOST_BESIDE])
+    return Withheld(
+        f"{waits}; its {where}",
+        describe(waiting),
+        (f"see why {_at(stand[0][1])} does not go on: only a thread beside ends the wait at {_at(waiting)}",),
+    )
 
 
 def _fills(thread: Thread, file: str, queue: str) -> bool:

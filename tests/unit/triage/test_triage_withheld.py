@@ -60,6 +60,11 @@ def train():
         thread.join()  # joined
     batches.get()  # item
     Saver().put()  # calls
+    ready.wait()  # notified
+
+
+def waits_beside():
+    gone.wait()  # beside
 """
 THREADING, SYNCHRONIZE = "/usr/lib/python3.11/threading.py", "/usr/lib/python3.11/multiprocessing/synchronize.py"
 POOL, FUTURE = "/usr/lib/python3.11/concurrent/futures/thread.py", "/usr/lib/python3.11/concurrent/futures/_base.py"
@@ -193,6 +198,28 @@ def test_a_queue_whose_filling_thread_died_is_told_with_its_error(program: Path)
     assert "batches.get()" in verdict.reason
     assert "thread loader" in verdict.reason and "ValueError" in verdict.reason
     assert "corrupt shard" in advice(verdict)
+
+
+def test_a_wait_for_an_event_tells_that_no_thread_is_left(program: Path) -> None:
+    verdict = judged(late(*NOTIFIED, at(program, "train", "notified")))
+    culprit(verdict)
+    assert f"train.py:{line('notified')} in ready.wait()" in verdict.reason and "no other thread" in verdict.reason
+    assert "py-spy" not in advice(verdict)
+
+
+def test_a_wait_for_an_event_tells_where_the_thread_beside_stands(program: Path) -> None:
+    setter = side("setter", *NOTIFIED, at(program, "waits_beside", "beside"))
+    verdict = judged(late(*NOTIFIED, at(program, "train", "notified"), beside=(setter,)))
+    culprit(verdict)
+    assert "setter" in verdict.reason and f"train.py:{line('beside')}" in verdict.reason
+    assert f"train.py:{line('beside')}" in advice(verdict)
+
+
+def test_a_wait_for_an_event_tells_of_the_thread_that_died(program: Path) -> None:
+    died = (LostThread("loader", "ValueError: corrupt shard"),)
+    verdict = judged(late(*NOTIFIED, at(program, "train", "notified"), logged_threads=died, beat=None))
+    culprit(verdict)
+    assert "thread loader" in verdict.reason and "corrupt shard" in advice(verdict)
 
 
 def test_a_queue_whose_filling_function_nobody_runs_is_told(program: Path) -> None:
