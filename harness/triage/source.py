@@ -3,10 +3,10 @@
 Each question is answered from the syntax tree and never guessed. Is a line inside an `except`, under an `if` that
 asks for the rank, in a loop without an end, in a loop that repeats until something has come, in a loop that continues
 after an error, or behind a loop that contains another line? Does its function hand something on, or ask if processes
-have ended? Does the line wait for a device, take a lock, with a time limit or without, or sleep, and for how long?
-Is it inside a `with` of that lock? Does it wait for the notification of a condition, or make it later? Does its loop
-put something somewhere in each round, look only at objects of its own process, sleep somewhere, or go on to something
-else behind the line? Does another function bring what the line waits for, and which objects does a thread alone fill?
+have ended? Does the line wait for a device, or sleep, and for how long? Does it wait for the notification of a
+condition, or make it later? Does its loop put something somewhere in each round, look only at objects of its own
+process, sleep somewhere, or go on to something else behind the line? Does another function bring what the line waits
+for, and which objects does a thread alone fill? Locks are in `lock_text`, branches on the way to a line in `gate_text`.
 A file that is absent, too large, or does not have the frame's function at that line (it changed since) answers nothing.
 """
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
@@ -36,7 +35,7 @@ def handler_line(frame: Frame) -> int:
     """The line of the innermost `except` in which a frame stands: its exception has been swallowed. 0 without one."""
     body = function_of(frame)
     handlers = (node for node in (ast.walk(body) if body is not None else ()) if isinstance(node, ast.ExceptHandler))
-    return max((node.lineno for node in handlers if _any_holds(node.body, frame.line)), default=0)
+    return max((node.lineno for node in handlers if any_holds(node.body, frame.line)), default=0)
 
 
 def rank_condition(frame: Frame) -> str:
@@ -48,12 +47,12 @@ def rank_condition(frame: Frame) -> str:
     for node in ast.walk(body):
         if not isinstance(node, ast.If) or not any(holds(part, frame.line) for part in node.body):
             continue
-        if _asks_for_rank(node.test, frame.file):
+        if asks_for_rank(node.test, frame.file):
             condition = ast.unparse(node.test)
     return condition
 
 
-def _asks_for_rank(condition: ast.expr, file: str) -> bool:
+def asks_for_rank(condition: ast.expr, file: str) -> bool:
     """Whether a condition in this file asks for the rank, by its words or by a name that the file gave the rank."""
     return bool(_RANK.search(ast.unparse(condition)) or names_in(condition) & _rank_names(file))
 
@@ -80,37 +79,6 @@ def _is_of_rank(value: ast.expr) -> bool:
     calls = {ast.unparse(node.func).rpartition(".")[2] for node in nodes if isinstance(node, ast.Call)}
     made = (ast.Constant, ast.JoinedStr, ast.Tuple, ast.List, ast.Dict, ast.Set, ast.Lambda)
     return not isinstance(value, made) and calls <= _READS_RANK and bool(_RANK.search(ast.unparse(value)))
-
-
-def in_every_ranks_way(frames: Sequence[Frame]) -> bool:
-    """Whether the text of all these frames can be read, and no condition on the way asks for more than the round of a
-    loop, such as `step % 10 == 0`. Then a rank is not there for what it alone does."""
-    bodies = [(function_of(frame), frame) for frame in frames]
-    return bool(bodies) and all(
-        body is not None and _in_each_round(body, frame.line, frame.file) for body, frame in bodies
-    )
-
-
-def _in_each_round(body: ast.AST, line: int, file: str) -> bool:
-    """Whether a line of a function is reached under no condition but the number of a loop's round."""
-    nodes = list(ast.walk(body))
-    counted = {ast.unparse(name) for node in nodes if isinstance(node, (ast.For, ast.AsyncFor))
-               for name in ast.walk(node.target) if isinstance(name, ast.Name)}  # fmt: skip
-    conditions = [node.test for node in nodes if isinstance(node, ast.If) and _gate_of_condition(node, line)]
-    asks = any(_asks_for_rank(condition, file) for condition in conditions)
-    in_handler = any(isinstance(node, ast.Try) and _gate_of_try(node, line) == _IN_EXCEPT for node in nodes)
-    return not (asks or in_handler) and all(_asks_for_round(condition, counted) for condition in conditions)
-
-
-def _asks_for_round(condition: ast.expr, counted: set[str]) -> bool:
-    """Whether a condition asks only for the round of a loop. `counted`: what the loops of its function count."""
-    if isinstance(condition, ast.BoolOp):
-        return all(_asks_for_round(part, counted) for part in condition.values)
-    nodes = list(ast.walk(condition))
-    if any(isinstance(node, ast.Call) for node in nodes):
-        return False
-    periodic = any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) for node in nodes)
-    return periodic or {node.id for node in nodes if isinstance(node, ast.Name)} <= counted
 
 
 def endless_loop(frame: Frame) -> bool:
@@ -465,7 +433,7 @@ def waits_again(frame: Frame, *, raises: bool) -> bool:
     named = _named(loop.test)
     if not isinstance(loop.test, ast.Constant) and (not named & _LEFT_BY or named & _CLOCKS):
         return False
-    tries = [node for node in ast.walk(loop) if isinstance(node, ast.Try) and _any_holds(node.body, frame.line)]
+    tries = [node for node in ast.walk(loop) if isinstance(node, ast.Try) and any_holds(node.body, frame.line)]
     if raises and not any(each.handlers for each in tries):
         return False
     # What stands behind a wait that raises, in its own block or in the `else` of its `try`, runs when the child has
@@ -570,138 +538,6 @@ def waits_for_device(frame: Frame) -> bool:
     return any(map(_of_device, here))
 
 
-@lru_cache(maxsize=4096)
-def lock_of(frame: Frame) -> str:
-    """The text of the lock that the line of a frame takes, in a `with` or by `acquire`; empty without one."""
-    body = function_of(frame)
-    for node in ast.walk(body) if body is not None else ():
-        if isinstance(node, ast.With) and (items := [its for its in node.items if holds(its.context_expr, frame.line)]):
-            return ast.unparse(items[0].context_expr)
-        if (owner := _acquired(node)) is not None and holds(node, frame.line):
-            return ast.unparse(owner)
-    return ""
-
-
-def makes_lock(frame: Frame) -> bool:
-    """Whether the function of a frame itself makes the lock that its line takes."""
-    body, lock = function_of(frame), lock_of(frame)
-    if body is None or isinstance(body, ast.Module) or not lock:
-        return False
-    assigned = (target for node in ast.walk(body) if isinstance(node, ast.Assign) for target in node.targets)
-    return any(isinstance(target, ast.Name) and target.id == lock for target in assigned)
-
-
-def _acquired(node: ast.AST) -> ast.expr | None:
-    """The lock of a call of `acquire`; None for anything else."""
-    acquires = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "acquire"
-    return node.func.value if acquires else None  # type: ignore[attr-defined]
-
-
-def gives_up(frame: Frame) -> bool:
-    """Whether the line of a frame takes a lock by an `acquire` that waits for a limited time, and does not only begin
-    it anew for ever."""
-    body = function_of(frame)
-    calls = [node for node in ast.walk(body) if _acquired(node) and holds(node, frame.line)] if body is not None else []
-    if not any(isinstance(call, ast.Call) and _has_limit(call) for call in calls):
-        return False
-    loop = innermost_loop(frame)
-    if not isinstance(loop, ast.While):
-        return True
-    left = any(isinstance(node, (ast.Break, ast.Return, ast.Raise)) for part in loop.body for node in ast.walk(part))
-    again = isinstance(loop.test, ast.Constant) or any(map(_acquired, ast.walk(loop.test)))
-    return left or not again
-
-
-def _has_limit(acquire: ast.Call) -> bool:
-    """Whether a call of `acquire(blocking, timeout)` ends although nobody releases the lock."""
-    arguments = dict(zip(("blocking", "timeout"), acquire.args, strict=False))
-    arguments |= {word.arg: word.value for word in acquire.keywords if word.arg}
-    blocks = ast.unparse(arguments["blocking"]) not in ("False", "0") if "blocking" in arguments else True
-    return not blocks or ("timeout" in arguments and ast.unparse(arguments["timeout"]) not in ("-1", "None"))
-
-
-def keeps_lock(frame: Frame, lock: str) -> bool:
-    """Whether a frame stands where the lock of that text is kept: see `locks_kept`."""
-    return lock in locks_kept(frame)
-
-
-@lru_cache(maxsize=4096)
-def locks_kept(frame: Frame) -> tuple[str, ...]:
-    """The texts of what a frame keeps at its line, the outermost first: the names of a `with` in whose body it stands,
-    and those that a `finally` releases."""
-    body = function_of(frame)
-    kept: list[ast.expr] = []
-    for node in ast.walk(body) if body is not None else ():
-        if isinstance(node, ast.With) and _any_holds(node.body, frame.line):
-            kept += [item.context_expr for item in node.items]
-        elif isinstance(node, ast.Try) and _any_holds(node.body, frame.line):
-            kept += [owner for part in node.finalbody for call in ast.walk(part) if (owner := _released(call))]
-    names = dict.fromkeys(ast.unparse(each) for each in kept if not isinstance(each, ast.Call))
-    return tuple(name for name in names if name != lock_of(frame))
-
-
-def keeps_for_good(frame: Frame, lock: str) -> bool:
-    """Whether a frame stands in a loop without an end inside a `with` of the lock of that text, which it never
-    leaves."""
-    loop = innermost_loop(frame)
-    if loop is None or loop_around(frame) is not Loop.ENDLESS:
-        return False
-    return any(
-        ast.unparse(item.context_expr) == lock
-        for node in _withs(frame) if node.lineno < loop.lineno and _any_holds(node.body, frame.line)
-        for item in node.items
-    )  # fmt: skip
-
-
-def _released(node: ast.AST) -> ast.expr | None:
-    """The lock of a call of `release`; None for anything else."""
-    releases = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "release"
-    return node.func.value if releases else None  # type: ignore[attr-defined]
-
-
-def sole_locks_taken(frame: Frame) -> set[str]:
-    """Of the locks that the line of a frame takes with `with`, those whose name means one object: see `sole_locks`."""
-    return {lock for node in _withs(frame) for lock in _locks_at(node, frame.line)} & sole_locks(frame.file)
-
-
-def sole_locks_kept(frame: Frame) -> set[str]:
-    """Of the locks whose `with` a frame stands in, those whose name means one object."""
-    inside = (node for node in _withs(frame) if _any_holds(node.body, frame.line))
-    return {ast.unparse(item.context_expr) for node in inside for item in node.items} & sole_locks(frame.file)
-
-
-def _withs(frame: Frame) -> list[ast.With]:
-    body = function_of(frame)
-    return [node for node in ast.walk(body) if isinstance(node, ast.With)] if body is not None else []
-
-
-def _locks_at(node: ast.With, line: int) -> list[str]:
-    return [ast.unparse(item.context_expr) for item in node.items if holds(item.context_expr, line)]
-
-
-@lru_cache(maxsize=64)
-def sole_locks(file: str) -> frozenset[str]:
-    """The names in a file that mean one lock of threads throughout: a module's own, bound once, in the module, to a new
-    lock, and released by nothing but the end of a `with`."""
-    tree = tree_of(file)
-    nodes = list(ast.walk(tree)) if tree is not None else []
-    bound = [node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)]
-    bound += [node.arg for node in nodes if isinstance(node, ast.arg)]
-    made = {
-        name.id
-        for node in (tree.body if tree is not None else ())
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        for name, value in pairs(target, node.value)
-        if isinstance(name, ast.Name) and isinstance(value, ast.Call) and ast.unparse(value.func) in _NEW_LOCKS
-    }
-    released = {ast.unparse(node.value) for node in nodes if isinstance(node, ast.Attribute) and node.attr == "release"}
-    return frozenset(name for name in made - released if bound.count(name) == 1)
-
-
-_NEW_LOCKS = frozenset({"threading.Lock", "threading.RLock", "Lock", "RLock"})
-
-
 def pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
     """A target of an assignment with its value; of a tuple of names each with its own."""
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
@@ -792,102 +628,8 @@ def comes_back(frames: Sequence[Frame], line: int) -> bool:
     return again or any(_in_loop(caller) for caller in frames[1:])
 
 
-@dataclass(frozen=True)
-class Gate:
-    """What decides whether a line is reached: a branch, a loop, an error that is caught, or an exit before the line.
-
-    `statement`: the line at which its whole statement begins, which is the `try` of an `except`. `asks_for_rank`: it is
-    a condition on the rank.
-    """
-
-    line: int
-    words: str
-    statement: int
-    asks_for_rank: bool = False
-
-    @property
-    def in_handler(self) -> bool:
-        return self.words == _IN_EXCEPT
-
-    def excludes(self, other: Gate) -> bool:
-        """Whether no run of their statement reaches both lines: they are in its two branches, or one of them behind a
-        branch that leaves."""
-        exclusive = self.in_handler or other.in_handler or "`if " in self.words
-        return exclusive and self.statement == other.statement and self != other
-
-
-_IN_EXCEPT = "in an `except`"
-
-
-_LOOPS = (ast.For, ast.While, ast.AsyncFor)
-_EXITS = (ast.Return, ast.Break, ast.Continue)
-
-
-@lru_cache(maxsize=4096)
-def gates(frame: Frame) -> frozenset[Gate] | None:
-    """The gates of a frame's line within its function, each with its line; None if the text cannot be read."""
-    body = function_of(frame)
-    if body is None:
-        return None
-    return frozenset(
-        Gate(
-            _deciding_line(node, frame.line),
-            words,
-            node.lineno,
-            isinstance(node, ast.If) and _asks_for_rank(node.test, frame.file),
-        )
-        for node in ast.walk(body)
-        if isinstance(node, (ast.If, ast.Try, *_LOOPS)) and (words := _gate(node, frame.line))
-    )
-
-
-def _deciding_line(node: ast.stmt, line: int) -> int:
-    """The line of the `except` in which a line is; of any other statement its own."""
-    handlers = node.handlers if isinstance(node, ast.Try) else []
-    return next((handler.lineno for handler in handlers if _any_holds(handler.body, line)), node.lineno)
-
-
-def branches(frame: Frame) -> list[Gate]:
-    """The gates of a frame's line that are conditions, outermost first."""
-    body = function_of(frame)
-    conditions = [node for node in ast.walk(body) if isinstance(node, ast.If)] if body is not None else []
-    reached = (
-        Gate(node.lineno, _gate_of_condition(node, frame.line), node.lineno, _asks_for_rank(node.test, frame.file))
-        for node in conditions
-    )
-    return sorted((gate for gate in reached if gate.words), key=lambda gate: gate.line)
-
-
-def _gate(node: ast.If | ast.Try | ast.For | ast.While | ast.AsyncFor, line: int) -> str:
-    """How a statement decides whether a line is reached, in words; empty if it does not."""
-    if isinstance(node, ast.If):
-        return _gate_of_condition(node, line)
-    if not holds(node, line):
-        return ""
-    if isinstance(node, ast.Try):
-        return _gate_of_try(node, line)
-    return f"in the loop `while {ast.unparse(node.test)}`" if isinstance(node, ast.While) else "in a `for` loop"
-
-
-def _gate_of_condition(node: ast.If, line: int) -> str:
-    condition = f"`if {ast.unparse(node.test)}`"
-    if _any_holds(node.body, line):
-        return f"under {condition}"
-    if _any_holds(node.orelse, line):
-        return f"in the else of {condition}"
-    leaves = any(isinstance(part, _EXITS) for part in node.body)
-    return f"only if {condition} does not leave before" if leaves and (node.end_lineno or 0) < line else ""
-
-
-def _gate_of_try(node: ast.Try, line: int) -> str:
-    if _any_holds(node.finalbody, line):
-        return "in a `finally`"
-    if any(_any_holds(handler.body, line) for handler in node.handlers):
-        return _IN_EXCEPT
-    return "in a `try`" if node.handlers else ""
-
-
-def _any_holds(parts: Iterable[ast.AST], line: int) -> bool:
+def any_holds(parts: Iterable[ast.AST], line: int) -> bool:
+    """Whether one of these parts of a statement has the line."""
     return any(holds(part, line) for part in parts)
 
 
@@ -926,9 +668,9 @@ def groups_behind(frame: Frame) -> set[str]:
         for node in nodes
         if isinstance(node, ast.If)
         for mine, other in ((node.body, node.orelse), (node.orelse, node.body))
-        if _any_holds(mine, frame.line)
+        if any_holds(mine, frame.line)
     ]
-    return {_group(call) for call in calls if not any(_any_holds(its, call.lineno) for its in branches)} - {""}
+    return {_group(call) for call in calls if not any(any_holds(its, call.lineno) for its in branches)} - {""}
 
 
 def _group(call: ast.Call) -> str:

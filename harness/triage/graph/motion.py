@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.triage import source, stacks
+from harness.triage import lock_text, source, stacks
 from harness.triage.evidence import Frame, Process, Sample, Thread
 from harness.triage.flight.model import Collective
 from harness.triage.places import IDLE, inner_frame, plain, users
@@ -428,14 +428,14 @@ def spent_s(process: Process, thread: Thread) -> float:
 def _keepers_of_awaited(process: Process, threads: Sequence[Thread]) -> list[Thread]:
     """Those that stand inside a `with` of the lock that the main thread waits for, in a body that has an end."""
     waiting = inner_frame(process.main_frames)
-    lock = source.lock_of(waiting) if waiting is not None and threads else ""
+    lock = lock_text.lock_of(waiting) if waiting is not None and threads else ""
     if waiting is None or not lock:
         return []
     return [
         thread
         for thread in threads
         for frame in thread.frames
-        if frame.file == waiting.file and source.keeps_lock(frame, lock) and not source.endless_loop(frame)
+        if frame.file == waiting.file and lock_text.keeps_lock(frame, lock) and not source.endless_loop(frame)
     ]
 
 

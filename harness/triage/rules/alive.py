@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from harness.triage import queue_text, source, wchan
+from harness.triage import lock_text, queue_text, source, wchan
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.awaiting import in_loop, unseen
@@ -185,10 +185,10 @@ def _may_end_wait(subject: Subject, thread: Thread) -> bool:
 def _may_release(subject: Subject, thread: Thread) -> bool:
     """Whether a thread stands, by the text, in a `with` of the lock for which the main thread waits, and leaves it."""
     waiting = inner_frame(subject.process.main_frames)
-    lock = source.lock_of(waiting) if waiting is not None else ""
+    lock = lock_text.lock_of(waiting) if waiting is not None else ""
     if waiting is None or not lock:
         return False
-    return any(not source.keeps_for_good(frame, lock) for _, frame in keepers([thread], waiting, lock))
+    return any(not lock_text.keeps_for_good(frame, lock) for _, frame in keepers([thread], waiting, lock))
 
 
 def event_loop(case: Case, subject: Subject, process: Process) -> str:

@@ -8,7 +8,7 @@ nothing else. Locks of multiprocessing are shared and never show so.
 
 from __future__ import annotations
 
-from harness.triage import inner_waits, source
+from harness.triage import inner_waits, lock_text, source
 from harness.triage.copied_frames import fork_place
 from harness.triage.evidence import Frame, Process
 from harness.triage.graph import Subject
@@ -92,7 +92,7 @@ def _is_forked(subject: Subject) -> bool:
     """Whether it was forked, and what it waits for is older than that wait."""
     process = subject.process
     waiting = inner_frame(process.main_frames)
-    return process.forked and not _notified(process) and not (waiting is not None and source.makes_lock(waiting))
+    return process.forked and not _notified(process) and not (waiting is not None and lock_text.makes_lock(waiting))
 
 
 def _without_copy(subject: Subject) -> tuple[str, ...]:
@@ -176,8 +176,8 @@ def _kept_itself(subject: Subject) -> str:
     """The lock that its main thread waits for inside a `with` of it, where its name means one object; empty without
     one."""
     own = [frame for frame in subject.process.main_frames if users(frame)]
-    taken = source.sole_locks_taken(own[0]) if own else set()
-    kept = {lock for frame in own[1:] if frame.file == own[0].file for lock in source.sole_locks_kept(frame)}
+    taken = lock_text.sole_locks_taken(own[0]) if own else set()
+    kept = {lock for frame in own[1:] if frame.file == own[0].file for lock in lock_text.sole_locks_kept(frame)}
     return next(iter(taken & kept), "")
 
 
@@ -218,7 +218,7 @@ def _copied(case: Case, subject: Subject) -> bool:
     taken the lock twice itself, or not given it back."""
     process, parent = subject.process, parent_of(case, subject)
     waiting = inner_frame(process.main_frames)
-    lock = source.lock_of(waiting) if waiting is not None else ""
+    lock = lock_text.lock_of(waiting) if waiting is not None else ""
     if waiting is None or parent is None or not _is_forked(subject):
         return False
     if inner_waits.of_process(process) is inner_waits.IMPORT:
@@ -237,7 +237,7 @@ def _why(case: Case, subject: Subject) -> str:
     process, parent = subject.process, parent_of(case, subject)
     frames = process.main_frames
     waiting = inner_frame(frames)
-    lock = source.lock_of(waiting) if waiting is not None else ""
+    lock = lock_text.lock_of(waiting) if waiting is not None else ""
     inner = inner_waits.of_process(process)
     what = inner.words if inner is not None else f"the lock {lock}" if lock else "a lock"
     where = f" at {_place(subject)}"

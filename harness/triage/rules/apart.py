@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from harness.triage import source, stacks
+from harness.triage import gate_text, source, stacks
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import BETWEEN_RANKS, BUSY_CORES
@@ -324,7 +324,7 @@ def _departure(awaited: Sequence[Frame], elsewhere: Sequence[Frame]) -> _Departu
     return _Departure("has left out") if proven else None
 
 
-def _by_branch(gate: source.Gate) -> _Departure | None:
+def _by_branch(gate: gate_text.Gate) -> _Departure | None:
     """How a rank in a branch of a statement has left out what the other branch runs; None if the statement does not
     say who is odd."""
     if gate.in_handler:
@@ -342,7 +342,7 @@ def _by_branch(gate: source.Gate) -> _Departure | None:
     return None
 
 
-def _gates(frames: Sequence[Frame]) -> frozenset[source.Gate] | None:
+def _gates(frames: Sequence[Frame]) -> frozenset[gate_text.Gate] | None:
     """The gates of all these frames; None if the text of one cannot be read."""
-    gates = [source.gates(frame) for frame in frames]
+    gates = [gate_text.gates(frame) for frame in frames]
     return None if None in gates else frozenset().union(*(each for each in gates if each))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.triage import source
+from harness.triage import gate_text, source
 from harness.triage.evidence import Frame
 from harness.triage.flight.compare import lag, usual_side
 from harness.triage.flight.flight import COUNTED
@@ -266,7 +266,7 @@ def _rank_only(subject: Subject) -> bool:
 def _by_name(subject: Subject) -> bool:
     """Whether it is in a checkpoint or an evaluation, and the text does not show that every rank comes there."""
     frames = [frame for frame in subject.process.main_frames if users(frame)]
-    return subject.doing.within("checkpoint", "evaluation") and not source.in_every_ranks_way(frames)
+    return subject.doing.within("checkpoint", "evaluation") and not gate_text.in_every_ranks_way(frames)
 
 
 def _proven(subject: Subject) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.triage import source
+from harness.triage import lock_text
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import spent_s
@@ -108,9 +108,9 @@ def _wait(thread: Thread) -> _Wait | None:
     if frame is None or thread.active or (thread.wchan and "futex" not in thread.wchan):
         return None
     called = thread.frames[: thread.frames.index(frame)]
-    waited = source.sole_locks_taken(frame)
+    waited = lock_text.sole_locks_taken(frame)
     if len(waited) != 1 or not all(each.file.endswith("/threading.py") for each in called):
         return None
     lock = frame.file, next(iter(waited))
-    kept = frozenset((each.file, name) for each in thread.frames for name in source.sole_locks_kept(each))
+    kept = frozenset((each.file, name) for each in thread.frames for name in lock_text.sole_locks_kept(each))
     return _Wait(thread, frame, lock, kept) if lock not in kept else None

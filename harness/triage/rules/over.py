@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from harness.triage import source
+from harness.triage import gate_text
 from harness.triage.echoes import HOST_MEMORY, MORE_MEMORY, OUT_OF_MEMORY, lost_peer, missed_barrier, name_of
 from harness.triage.evidence import ENDED, EndedBy, LogError, Peak, Process
 from harness.triage.graph.subjects import ended, exit_text
@@ -415,7 +415,7 @@ def _branches(lost: Sequence[Process]) -> list[str]:
         f"its peers stood at {describe(frame)}; by line {gate.line} it is reached {gate.words}"
         for frame in frames
         if frame is not None and users(frame)
-        for gate in source.branches(frame)
+        for gate in gate_text.branches(frame)
     ][:MAX_AFTER]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import PurePath
 
-from harness.triage import source
+from harness.triage import gate_text
 from harness.triage.evidence import Frame, Thread
 from harness.triage.graph import Subject
 from harness.triage.group_argument import looped_group
@@ -188,7 +188,7 @@ def looped_groups(places: Iterable[Place]) -> list[tuple[Place, str]]:
 def gates_text(place: Place, verb: str = "") -> str:
     """What decides whether the innermost line of a place is reached, in words, with its line."""
     frames = users_frames(place)
-    gates = source.gates(frames[0]) if frames else None
+    gates = gate_text.gates(frames[0]) if frames else None
     words = [f"{gate.words} (line {gate.line})" for gate in sorted(gates or (), key=lambda gate: gate.line)]
     return f"; {verb}reached {' and '.join(words)}" if words and verb else f", {' and '.join(words)}" if words else ""
 

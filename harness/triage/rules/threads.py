@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.triage import inner_waits, source
+from harness.triage import inner_waits, lock_text
 from harness.triage.evidence import Frame, LostTask, LostThread, Process, Thread
 from harness.triage.graph import Subject, awaiting
 from harness.triage.graph.motion import handlers
@@ -75,7 +75,7 @@ def keepers(threads: Sequence[Thread], waiting: Frame, lock: str) -> list[tuple[
         for thread in threads
         for frame in thread.frames
         if frame != waiting and frame.file == waiting.file
-        if source.keeps_lock(frame, lock) or (source.lock_of(frame) == lock and _has_taken(thread))
+        if lock_text.keeps_lock(frame, lock) or (lock_text.lock_of(frame) == lock and _has_taken(thread))
     ]
 
 
@@ -192,7 +192,7 @@ def crossed(process: Process) -> list[str]:
         waiting = inner_frame(thread.frames)
         visited, _, at = _kept(threads, waiting)
         ring = visited[visited.index(at) :] if at in visited else []
-        if len(visited) > 1 and ring and not any(map(source.gives_up, ring)):
+        if len(visited) > 1 and ring and not any(map(lock_text.gives_up, ring)):
             return [describe(frame) for frame in ring]
     return []
 
@@ -223,14 +223,14 @@ def _kept(threads: Sequence[Thread], waiting: Frame | None) -> tuple[list[Frame]
     texts: list[str] = []
     visited: list[Frame] = []
     at = waiting
-    while at is not None and at not in visited and (lock := source.lock_of(at)):
+    while at is not None and at not in visited and (lock := lock_text.lock_of(at)):
         kept = keepers(threads, at, lock)
         if not kept:
             break
         visited.append(at)
         thread, frame = kept[0]
         at = inner_frame(thread.frames)
-        waits = "waits, with a time limit," if source.gives_up(visited[-1]) else "waits"
+        waits = "waits, with a time limit," if lock_text.gives_up(visited[-1]) else "waits"
         texts.append(f"{waits} for {lock}, which {name(thread)} keeps, inside `with {lock}` at {describe(frame)}")
     return visited, texts, at
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from harness.triage import source
+from harness.triage import lock_text, source
 from harness.triage.evidence import Process, Thread
 from harness.triage.graph import Subject
 from harness.triage.places import FUTURE, inner_frame, plain, runs_users, users
@@ -112,13 +112,13 @@ def _kept(thread: Thread) -> list[str]:
     """The texts of the locks that a thread keeps, without the one that its wait for a notification releases."""
     own = [frame for frame in thread.frames if users(frame)]
     released = source.notified_by(own[0]) if own and in_condition(thread.frames) else ""
-    return [lock for frame in own for lock in source.locks_kept(frame) if lock != released]
+    return [lock for frame in own for lock in lock_text.locks_kept(frame) if lock != released]
 
 
 def _lock(thread: Thread) -> str:
     """The text of the lock for which a thread waits; empty if it waits for something else, as to be notified."""
     frame = inner_frame(thread.frames)
-    return source.lock_of(frame) if frame is not None and not in_condition(thread.frames) else ""
+    return lock_text.lock_of(frame) if frame is not None and not in_condition(thread.frames) else ""
 
 
 def _why(subject: Subject) -> str:

@@ -13,7 +13,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.triage import queue_text, source
+from harness.triage import lock_text, queue_text, source
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.graph import Subject
 from harness.triage.places import FUTURE, inner_frame, plain, runs_users, users
@@ -108,7 +108,7 @@ def _is_join(frame: Frame) -> bool:
 
 def _lock(frame: Frame) -> str:
     """The name of the lock that a line takes; empty where the text does not say one."""
-    lock = source.lock_of(frame)
+    lock = lock_text.lock_of(frame)
     return "" if lock.endswith(")") else lock
 
 
@@ -124,7 +124,7 @@ def _behind_lock(subject: Subject, waiting: Frame, lock: str) -> Withheld:
     """Behind a lock of threads."""
     process = subject.process
     waits = f"waits at {_at(waiting)} for {lock}"
-    seems = "keeps" if lock in source.sole_locks(waiting.file) else "seems to keep"
+    seems = "keeps" if lock in lock_text.sole_locks(waiting.file) else "seems to keep"
     kept = keepers(process.threads, waiting, lock)
     beside = [(thread, frame) for thread, frame in kept if not thread.leads]
     if len(beside) == 1:
@@ -159,7 +159,7 @@ def _behind_shared_lock(case: Case, subject: Subject, waiting: Frame, lock: str)
             describe(waiting),
             (f"take what waits at {_at(frame)} out of `with {lock}`: {_at(waiting)} of {subject.label} needs it",),
         )
-    if any(frame != waiting and source.keeps_lock(frame, lock) for frame in process.main_frames):
+    if any(frame != waiting and lock_text.keeps_lock(frame, lock) for frame in process.main_frames):
         return Withheld(
             f"{waits}, a multiprocessing lock that it seems to keep itself",
             describe(waiting),
@@ -275,7 +275,7 @@ def _behind_worker(process: Process, waiting: Frame, worker: _Worker) -> Withhel
         )
     main = [frame for frame in process.main_frames if users(frame) and frame.file == at.file]
     # The main thread takes no lock where it waits, so it is past the `with` of a line that has both.
-    if any(source.keeps_lock(frame, lock) or source.lock_of(frame) == lock for frame in main):
+    if any(lock_text.keeps_lock(frame, lock) or lock_text.lock_of(frame) == lock for frame in main):
         return Withheld(
             f"{waits} and keeps {lock}, which {worker.who} needs at {where}",
             describe(waiting),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from triage_evidence import HOST, TORCH, compared, evidence, group
 
-from harness.triage import source
+from harness.triage import gate_text, source
 from harness.triage.evidence import Frame, Process, Sample, Thread
 from harness.triage.judge import triage
 from reports.model import Verdict
@@ -99,8 +99,8 @@ def test_an_evaluation_under_a_condition_may_be_of_one_rank(tmp_path: Path, func
 )  # fmt: skip
 def test_the_text_says_to_what_every_rank_comes(tmp_path: Path, function: str, text: str, for_all: bool) -> None:
     frames = stack(tmp_path, (function, text))[1:]
-    assert source.in_every_ranks_way(frames) is for_all
-    assert not source.in_every_ranks_way([*frames, Frame("main", "/no/such/file.py", 3)])
+    assert gate_text.in_every_ranks_way(frames) is for_all
+    assert not gate_text.in_every_ranks_way([*frames, Frame("main", "/no/such/file.py", 3)])
 
 
 def test_a_name_for_the_rank_is_a_rank(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from triage_evidence import HOST, TORCH, compared, evidence, group
 
-from harness.triage import source
+from harness.triage import gate_text
 from harness.triage.evidence import Frame, Gpu, Process, Sample, Thread
 from harness.triage.group_argument import GroupArgument, group_argument
 from harness.triage.judge import triage
@@ -225,13 +225,13 @@ def test_on_gpus_the_places_are_said_and_nothing_is_proven(file: str) -> None:
 
 def test_what_decides_on_a_line(file: str) -> None:
     def lines(function: str, line: int) -> list[int]:
-        return sorted(gate.line for gate in source.gates(Frame(function, file, line)) or ())
+        return sorted(gate.line for gate in gate_text.gates(Frame(function, file, line)) or ())
 
     assert lines("load", LOAD) == [3]
     assert lines("main", GRADIENT) == [9]
     assert lines("main", SAVING) == [9, 11]
     assert lines("main", TOTAL) == []
-    assert source.gates(Frame("main", "/nowhere.py", 3)) is None
+    assert gate_text.gates(Frame("main", "/nowhere.py", 3)) is None
     assert group_argument([Frame("main", file, GRADIENT)], "all_reduce") == GroupArgument()
     assert group_argument([Frame("main", file, GROUPED)], "all_to_all") is None  # an argument of an unknown caller
 
@@ -373,7 +373,7 @@ def test_an_except_is_told_with_its_own_line(tmp_path: Path) -> None:
     verdict = in_branches(tmp_path, many, many, single)
     line = 1 + BRANCHES.splitlines().index("        except ValueError:")
     assert verdict.triage is not None and f"at line {line}," in verdict.triage.culprits[0].why
-    gates = source.gates(single[1]) or ()
+    gates = gate_text.gates(single[1]) or ()
     assert [gate.line for gate in gates if gate.in_handler] == [line]
 
 

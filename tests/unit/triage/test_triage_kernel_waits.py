@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from triage_evidence import compared, evidence, group, process, rank
 
-from harness.triage import source
+from harness.triage import lock_text, source
 from harness.triage.collect import channels, futexes, proc, stacks
 from harness.triage.collect.proc import OTHER_USER
 from harness.triage.evidence import Frame, OpenSpan, PipeReader, Process, Thread
@@ -427,11 +427,11 @@ def test_the_thread_that_stands_in_the_lock_is_told(tmp_path: Path) -> None:
     file.write_text(
         "def keep():\n    with a.lock:\n        x()\ndef take():\n    a.lock.acquire()\ndef free():\n    x()\n"
     )
-    assert source.lock_of(Frame("keep", str(file), 2)) == source.lock_of(Frame("take", str(file), 5)) == "a.lock"
-    assert source.lock_of(Frame("keep", str(file), 3)) == source.lock_of(Frame("free", str(file), 7)) == ""
-    assert source.keeps_lock(Frame("keep", str(file), 3), "a.lock")
-    assert not source.keeps_lock(Frame("keep", str(file), 2), "a.lock")
-    assert not source.keeps_lock(Frame("keep", str(file), 3), "b.lock")
+    assert lock_text.lock_of(Frame("keep", str(file), 2)) == lock_text.lock_of(Frame("take", str(file), 5)) == "a.lock"
+    assert lock_text.lock_of(Frame("keep", str(file), 3)) == lock_text.lock_of(Frame("free", str(file), 7)) == ""
+    assert lock_text.keeps_lock(Frame("keep", str(file), 3), "a.lock")
+    assert not lock_text.keeps_lock(Frame("keep", str(file), 2), "a.lock")
+    assert not lock_text.keeps_lock(Frame("keep", str(file), 3), "b.lock")
 
 
 def test_stacks_of_another_user_are_not_a_matter_of_ptrace() -> None:
@@ -590,4 +590,4 @@ def test_a_lock_that_its_own_function_makes_is_no_copy(tmp_path: Path, line: int
         "    its.acquire()\n\ndef shared():\n    other = 1\n    lock.acquire()\n\nlock.acquire()\n"
     )
     function = {6: "own", 10: "shared", 12: "<module>"}[line]
-    assert source.makes_lock(Frame(function, str(program), line)) is made
+    assert lock_text.makes_lock(Frame(function, str(program), line)) is made

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from triage_evidence import evidence, process
 
-from harness.triage import judge, source
+from harness.triage import judge, lock_text
 from harness.triage.evidence import Evidence, Frame, Process, Thread
 from harness.triage.rules import threads
 
@@ -151,7 +151,7 @@ def test_a_process_for_which_nobody_waits_is_not_named_beside_others(tmp_path: P
 def test_a_lock_is_kept_until_a_finally_releases_it(tmp_path: Path, line: int, kept: tuple[str, ...]) -> None:
     program = tmp_path / "engine.py"
     program.write_text(PROGRAM)
-    assert source.locks_kept(Frame("Engine.reload", str(program), line)) == kept
+    assert lock_text.locks_kept(Frame("Engine.reload", str(program), line)) == kept
 
 
 @pytest.mark.parametrize(("wchan", "places"), [("hrtimer_nanosleep", [3]), ("futex_do_wait", [])])

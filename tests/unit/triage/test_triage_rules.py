@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from triage_evidence import HOST, compared, evidence, group, process, rank
 
-from harness.triage import source
+from harness.triage import gate_text, source
 from harness.triage.evidence import Call, Frame, Journal, OpenSpan, Process
 from harness.triage.flight.model import Habit
 from harness.triage.flight.synthesis import Fault, simulate, write
@@ -107,7 +107,7 @@ def test_what_is_a_condition_on_the_rank(tmp_path, condition, asks):
     file.write_text(f"def step():\n    if {condition}:\n        save()\n")
     frame = Frame("step", str(file), 3)
     assert bool(source.rank_condition(frame)) is asks
-    assert [gate.asks_for_rank for gate in source.gates(frame) or ()] == [asks]
+    assert [gate.asks_for_rank for gate in gate_text.gates(frame) or ()] == [asks]
 
 
 @pytest.mark.parametrize("content", ["def broken(:\n", "\x00", None, "x = 1\n" * 400_000])

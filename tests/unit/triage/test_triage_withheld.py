@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from triage_evidence import compared, evidence, group, process, rank, wording
 
-from harness.triage import judge, queue_text, source
+from harness.triage import judge, lock_text, queue_text
 from harness.triage.evidence import Frame, LostThread, Process, Sample, SharedLock, Thread
 from reports.model import Party, Verdict
 
@@ -152,7 +152,9 @@ def test_a_thread_that_will_leave_the_lock_is_waited_for(program: Path) -> None:
 def test_a_thread_in_a_loop_without_an_end_never_leaves_the_lock(program: Path) -> None:
     keeper = side("flusher", at(program, "rounds", "for good"), wchan="hrtimer_nanosleep")
     culprit(judged(late(at(program, "train", "taken"), beside=(keeper,))))
-    assert source.keeps_for_good(keeper.frames[0], "lock") and not source.keeps_for_good(keeper.frames[0], "other")
+    assert lock_text.keeps_for_good(keeper.frames[0], "lock") and not lock_text.keeps_for_good(
+        keeper.frames[0], "other"
+    )
 
 
 def test_a_lock_that_the_main_thread_has_taken_already_is_its_own(program: Path) -> None:
