@@ -6,9 +6,6 @@ from scenarios.planted.differences.catalog.prompts import KEEP, STEP_2
 from scenarios.planted.differences.catalog.weights import DOWN
 from scenarios.planted.differences.fault import Fault
 
-# In half precision temperature and top-p leave 1 of 28 differences, as few as rounding turns: no top-k shows.
-TWO_OF_THREE = ("SAMPLING_PARAM(temperature)", "SAMPLING_PARAM(top_p)")
-
 FAULTS = (
     Fault(
         "temperature-and-shift",
@@ -64,7 +61,6 @@ FAULTS = (
         engine={"sampling": {"temperature": 0.6, "top_p": 0.8, "top_k": 20}},
         causes=("SAMPLING_PARAM(temperature)", "SAMPLING_PARAM(top_p)", "SAMPLING_PARAM(top_k)"),
         party="baseline",
-        half={"causes": TWO_OF_THREE},
     ),
     Fault(
         "temperature-unsaid-and-shift",
@@ -84,6 +80,5 @@ FAULTS = (
             "SAMPLING_PARAM(top_k)",
         ),
         party="candidate",
-        half={"causes": ("TOKENIZATION(double BOS)", *TWO_OF_THREE)},
     ),
 )
