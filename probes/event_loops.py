@@ -282,7 +282,8 @@ def _kept_locks(links: list[_Link], awaited: _Awaited) -> list[int]:
     if enters and awaited.kind in ("lock", "semaphore"):
         # The task is about to enter this lock. Its `__aexit__` is on the stack already, the innermost of all.
         kept.reverse()
-        kept.remove(awaited.target)
+        if awaited.target in kept:
+            kept.remove(awaited.target)
     if awaited.kind == "condition":  # `Condition.wait` releases the lock meanwhile
         released = _lock_identity(_receiver(links[-1].frame))
         kept = [identity for identity in kept if identity != released]
