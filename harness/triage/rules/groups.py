@@ -117,8 +117,8 @@ def diverged(case: Case) -> Ruling | None:
     divergence = _Divergence.oldest(case)
     if divergence is None:
         return None
-    if all(_in_all(member, divergence.difference) for member in divergence.members):
-        return _of_two_threads(case, divergence.group, divergence.members)
+    if in_both := [member for member in divergence.members if _in_all(member, divergence.difference)]:
+        return _of_two_threads(case, divergence.group, in_both, divergence.members)
     if special := _in_own_work(divergence):
         return _alone(divergence, special)
     return _of_most(divergence) or _apart(divergence)
@@ -224,12 +224,16 @@ def _in_all(member: Subject, difference: Mismatch) -> bool:
     return difference.field == "op" and operations >= difference.values.keys()
 
 
-def _of_two_threads(case: Case, group: GroupState, members: Sequence[Subject]) -> Ruling:
-    """K2: several threads of each rank use one group, and their operations are in no order that the ranks share."""
+def _of_two_threads(case: Case, group: GroupState, in_both: Sequence[Subject], members: Sequence[Subject]) -> Ruling:
+    """K2: several threads of some ranks use one group, and their operations are in no order that the ranks share.
+
+    `in_both`: the ranks whose threads stand in all of the operations that differ.
+    """
     places = standing.places_of(members)
+    words = standing.places_of(in_both)[0].words
     return Ruling(
         "HUNG",
-        f"two threads of {case.names(member.key for member in members)} use {title(group)} at once: {places[0].words}",
+        f"two threads of {case.names(member.key for member in in_both)} use {title(group)} at once: {words}",
         "K2",
         place="; ".join(f"{place.who} at {place.words}" for place in places),
         waiting={member.key: place.words for place in places for member in place.subjects},

@@ -149,6 +149,16 @@ def test_two_threads_in_the_operations_that_differ_share_their_group(file: str, 
     assert not culprits(verdict) and ("two threads" in verdict.reason) is (hang == "K2")
 
 
+@pytest.mark.parametrize(("beside", "hang"), [(SAVING, "K2"), (TOTAL, "K1")])
+def test_one_rank_whose_threads_are_in_both_operations_is_enough(file: str, beside: int, hang: str) -> None:
+    """The thread of the other rank has not come to its collective yet."""
+    crossed = compared(group("0", {0: (14, "all_reduce"), 1: (14, "all_gather")}), world=2)
+    threaded, single = job(file, {0: GRADIENT, 1: GRADIENT}, beside=beside), job(file, {0: GRADIENT, 1: SAVING})
+    verdict = triage(evidence(threaded[0], single[1]), crossed)
+    assert verdict.triage is not None and (verdict.verdict, verdict.triage.hang) == ("HUNG", hang)
+    assert ("two threads of rank 0" in verdict.reason) is (hang == "K2") and not culprits(verdict)
+
+
 @pytest.mark.parametrize(("lines", "named"), [({0: LOAD, 1: LOAD, 2: GRADIENT}, [2]), ({0: LOAD, 1: GRADIENT}, [])])
 def test_a_recorder_and_a_look_from_outside_name_the_same_party_and_place(
     file: str, lines: Mapping[int, int], named: list[int]
