@@ -17,12 +17,13 @@ from typing import Any, Literal
 
 from harness.doctor.outcome import Fine, Item, Outcome, Problem, Unseen
 from harness.errors import BadInput
-from harness.frameworks import launcher, servers
+from harness.frameworks import launcher, plain_commands, servers
 from harness.frameworks.argv import Start, option, taken_apart
 from harness.frameworks.detection import AUTO, Job, detect, of, recognised, started_script
 from harness.frameworks.engine_arguments import drawing_engine, other_defaults, passed_on
 from harness.frameworks.examine import OPTIONS, items, trapped
 from harness.frameworks.examine import read as examined_by
+from harness.frameworks.plain_commands import PlainCommand
 from harness.frameworks.settings import Settings
 from harness.frameworks.shared_meanings import (
     CONCEPTS,
@@ -110,7 +111,7 @@ def compare(
     """What differs between two commands: jobs of frameworks, or servers of engines.
 
     `served`: returns the installed version of an engine and all options of its server; none where that is not known.
-    Raises BadInput for a command of no framework, and for one whose settings are in a shell script.
+    Raises BadInput where only one is a job of a framework or a server, and where the settings are in a shell script.
     """
     wrapped_a, wrapped_b = unwrapped("A", command_a), unwrapped("B", command_b)
     surroundings = list(_surroundings(wrapped_a, wrapped_b))
@@ -124,6 +125,12 @@ def compare(
                 report_items += items(OPTIONS, unknown, f"command {server.name}")
             outcomes = [*servers.compare(server_a, server_b), *surroundings]
             return [*report_items, *items(CHECK, outcomes, "the commands")]
+        if not (server_a or server_b or recognised(wrapped_a.command) or recognised(wrapped_b.command)):
+            _refuse_script_elsewhere("A", wrapped_a)
+            _refuse_script_elsewhere("B", wrapped_b)
+            plain_a, plain_b = plain_commands.split("A", wrapped_a), plain_commands.split("B", wrapped_b)
+            words_apart = plain_commands.differences(plain_a, plain_b)
+            return items(CHECK, [*words_apart, *_variables(plain_a, plain_b), *surroundings], "the commands")
     jobs = read("A", wrapped_a, framework), read("B", wrapped_b, framework)
     outcomes = [*_settings(*jobs), *_variables(*jobs)]
     if all(isinstance(outcome, Fine) for outcome in outcomes):
@@ -149,14 +156,10 @@ def words(command: str) -> list[str]:
 def read(name: Literal["A", "B"], wrapped: Wrapped, framework: str = AUTO) -> Told:
     """Read one command. Nothing of it is run."""
     command = wrapped.command
-    if wrapped.moved and (script := started_script(command)):
-        raise BadInput(
-            f"command {name} cannot be compared: its settings stand in {script}, in {wrapped.place}, which is not read",
-            fix="give the command as it is started where that script is",
-        )
+    _refuse_script_elsewhere(name, wrapped)
     if framework == AUTO and not recognised(command):
         raise BadInput(
-            f"command {name} is no job of {framework_names(between=' or ')}, and the two are not both an engine's "
+            f"command {name} is no job of {framework_names(between=' or ')}, and the other one is, or an engine's "
             "server: settings cannot be compared",
             fix="harness doctor   # what breaks a run on this machine, whatever its command",
         )
@@ -182,6 +185,15 @@ def read(name: Literal["A", "B"], wrapped: Wrapped, framework: str = AUTO) -> To
         version=version,
         options=examined.options,
     )
+
+
+def _refuse_script_elsewhere(name: str, wrapped: Wrapped) -> None:
+    """Raise BadInput for a script in a container or another folder: it may hold the settings, and is not read."""
+    if wrapped.moved and (script := started_script(wrapped.command)):
+        raise BadInput(
+            f"command {name} cannot be compared: its settings stand in {script}, in {wrapped.place}, which is not read",
+            fix="give the command as it is started where that script is",
+        )
 
 
 def _surroundings(wrapped_a: Wrapped, wrapped_b: Wrapped) -> Iterator[Outcome]:
@@ -417,7 +429,7 @@ def _stated(side: servers.EngineArguments, name: str) -> str:
     return f"{side.name}: {argument}, which is {name} {_scrubbed(side.value(name))}"
 
 
-def _variables(command_a: Told, command_b: Told) -> Iterator[Outcome]:
+def _variables(command_a: Told | PlainCommand, command_b: Told | PlainCommand) -> Iterator[Outcome]:
     first, second = command_a.variables, command_b.variables
     for name in sorted({*first, *second}):
         if first.get(name) != second.get(name):

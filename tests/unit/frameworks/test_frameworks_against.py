@@ -510,7 +510,7 @@ def test_a_model_that_only_the_shell_knows_is_not_compared() -> None:
     assert [item for item in unknown if isinstance(item, Unchecked)]
 
 
-@pytest.mark.parametrize("command_b", ["python train.py", "vllm serve m"])
+@pytest.mark.parametrize("command_b", [VERL, "vllm serve m"])
 def test_a_command_that_nobody_reads_is_refused_with_what_the_doctor_can_do(command_b: str) -> None:
     with pytest.raises(BadInput) as refused:
         compare(["python", "train.py"], command_b.split())
@@ -523,3 +523,21 @@ def test_a_command_that_nobody_reads_is_refused_with_what_the_doctor_can_do(comm
 def test_what_was_not_compared_is_no_pass_under_strict(one: str, strict: bool, code: int) -> None:
     its = compared(DoctorOptions(command=words("vllm serve x"), against=one, strict=strict))
     assert (its.verdict, its.exit_code) == ("SAME", code)
+
+
+def test_scripts_of_no_framework_are_compared_by_their_words() -> None:
+    found = report("python train.py --batch 32 --lr 1e-5 steps=8", "FOO=1 python train.py --batch=64 --lr=0.00001 -v")
+    assert named(found) == ["batch", "steps", "v", "the variable FOO"]
+    assert {item.severity for item in found.hazards} == {"unknown"} and found.exit_code == 0
+    assert found.verdict == "MAY DIFFER" and found.unchecked  # what the script reads beside its words is not compared
+
+
+def test_another_script_is_a_difference_and_its_secrets_are_not_shown() -> None:
+    found = report("python train.py --token hf_" + "a" * 34, "python other.py --token hf_" + "b" * 34)
+    assert named(found) == ["the program", "token"]
+    assert "aaaa" not in found.to_json() and "bbbb" not in found.to_json()
+
+
+def test_a_script_is_not_compared_with_a_job_of_a_framework() -> None:
+    with pytest.raises(BadInput, match="command B is no job of"):
+        report(VERL, "python train.py --batch 64")
