@@ -26,10 +26,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from probes import collectives, event_loops, install, lost_threads, redaction
+from probes import collectives, event_loops, hard_exits, install, lost_threads, redaction
 from probes.errors import of_a_signal
 from probes.format import MANIFEST
-from probes.handled_errors import raised_at
+from probes.handled_errors import Place, raised_at
 from probes.heartbeat import PERIOD_S, WATCHDOG, Heartbeat
 from probes.identity import IDLE, NOWHERE, SOCKETS, forked, rank_now, role_now
 from probes.lines import without_none
@@ -148,10 +148,11 @@ class Quiet:
         recorder = self._recorder
         return recorder.memory() if recorder and not self.off and self.pid == os.getpid() else {}
 
-    def close(self, error: BaseException | None) -> None:
+    def close(self, error: str) -> None:
+        """Close the journal. `error`: what ended the process; empty for an end in good order."""
         if self._recorder and self.pid == os.getpid():
             try:
-                self._recorder.close(ok=error is None, reason=error_text(error))
+                self._recorder.close(ok=not error, reason=error)
             except Exception as failed:
                 self.off = error_text(failed)
 
@@ -190,6 +191,7 @@ class Attachment:
         # this one.
         _thread.start_new_thread(self._run, ())
         lost_threads.watch()
+        hard_exits.watch(_leaving)
         atexit.register(self._end)
         if multiprocessing.parent_process() is not None:
             _end_with_child()
@@ -232,7 +234,19 @@ class Attachment:
             self.off = f"no tasks of event loops: {error_text(error)}"
 
     def _end(self) -> None:
-        """Write a last beat that marks the end, remove the socket, and close the journal, when the interpreter ends."""
+        """Say how this process ended, when the interpreter ends."""
+        error = getattr(sys, "last_value", None)
+        self._say_last_word(error=error_text(error), raised_at=raised_at(error))
+
+    def leave(self, status: int, place: Place | None) -> None:
+        """Say that `os._exit`, called at `place`, ends this process, unless its last word is said."""
+        if not self._stop.is_set():
+            error = f"os._exit({status})" if status else ""
+            self._say_last_word(error=error, raised_at=place, exit_status=status & 0xFF)  # as the kernel keeps it
+
+    def _say_last_word(self, *, error: str, **more: Any) -> None:
+        """Write a last beat that marks the end, remove the socket, and close the journal. `more`: fields of the
+        beat."""
         if self.pid != os.getpid():
             return
         self._stop.set()
@@ -245,10 +259,9 @@ class Attachment:
                 os.unlink(self.socket)
         if not ended:  # the disk does not answer and would block this thread too
             return
-        error = getattr(sys, "last_value", None)
         try:
             if self._heart:
-                self._heart.beat(ended=True, error=error_text(error), raised_at=raised_at(error))
+                self._heart.beat(ended=True, error=error, **more)
         except (OSError, ValueError, TypeError, RuntimeError) as failed:
             self.journal.event("note", text=f"the last beat failed: {error_text(failed)}")
         self.journal.close(error)
@@ -394,6 +407,12 @@ def _before_exec() -> bool:
         if frame.f_code.co_name == "_execute_child" and frame.f_code.co_filename.endswith("subprocess.py"):
             return True
     return False
+
+
+def _leaving(status: int, place: Place | None) -> None:
+    """Tell the attachment of this process that `os._exit` ends it; of a forked child without one nothing is told."""
+    if _current is not None and _current.pid == os.getpid():
+        _current.leave(status, place)
 
 
 def _end_with_child(_: object = None) -> None:

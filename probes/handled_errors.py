@@ -9,16 +9,16 @@ import re
 import sys
 import threading
 import traceback
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from probes import redaction
 
 _INSTALLED = re.compile(r"(site|dist)-packages/|/lib/python3|^<")
-_Place = tuple[str, int, str]
+Place = tuple[str, int, str]  # file, line, function
 
 
-def raised_at(error: BaseException | None) -> _Place | None:
+def raised_at(error: BaseException | None) -> Place | None:
     """File, line and function of the innermost frame of an error that is not of an installed package; None without
     one."""
     return _innermost(error.__traceback__ if error is not None else None)
@@ -38,9 +38,20 @@ def handled() -> dict[str, Any] | None:
     return {"error": type(error).__name__, "raised": raised, "caught": caught}
 
 
-def _innermost(trace: TracebackType | None) -> _Place | None:
+def called_at(frame: FrameType | None) -> Place | None:
+    """Where a frame stands, or the nearest frame around it that is not of an installed package; None without one."""
+    while frame is not None and _INSTALLED.search(frame.f_code.co_filename):
+        frame = frame.f_back
+    return _place(frame, frame.f_lineno) if frame is not None else None
+
+
+def _innermost(trace: TracebackType | None) -> Place | None:
     place = None
     for frame, line in traceback.walk_tb(trace):
-        if not _INSTALLED.search(file := frame.f_code.co_filename):
-            place = redaction.text(file), line, frame.f_code.co_name
+        if not _INSTALLED.search(frame.f_code.co_filename):
+            place = _place(frame, line)
     return place
+
+
+def _place(frame: FrameType, line: int) -> Place:
+    return redaction.text(frame.f_code.co_filename), line, frame.f_code.co_name

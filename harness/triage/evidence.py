@@ -170,7 +170,9 @@ class Beat:
     # figures.
     states: dict[str, dict[str, Any]] = field(default_factory=dict)
     lost_threads: tuple[LostThread, ...] = ()
-    raised_at: Frame | None = None  # innermost frame of the error that ended it, beside those of installed packages
+    # Innermost frame of the error that ended it, or of its call of `os._exit`, beside those of installed packages.
+    raised_at: Frame | None = None
+    exit_status: int | None = None  # with which it called `os._exit`; None for any other end
     handles: HandledError | None = None  # by its main thread
     tells_handled: bool = False  # it says whether its main thread handles an error, as older probes do not
 

@@ -155,6 +155,7 @@ def _beat(fields: dict[str, Any], now_ns: int) -> Beat:
         states={str(name): _state(now_ns, state) for name, state in (fields.get("states") or {}).items()},
         lost_threads=tuple(_lost(now_ns, thread) for thread in (fields.get("lost_threads") or ())[:MAX_LOST]),
         raised_at=_frame(*fields["raised_at"]) if fields.get("raised_at") else None,
+        exit_status=_number(fields.get("exit_status")),
         handles=_handled(**fields["handles"]) if fields.get("handles") else None,
         tells_handled="handles" in fields and not fields.get("cut"),
     )

@@ -121,8 +121,7 @@ class Subject:
         if not self.observed:
             return "never seen"
         if self.ended:
-            code = self.process.exit_code
-            return "ended" if code is None else f"ended with {exit_text(code)}"
+            return _end_text(self.process)
         if self.blocked:
             return str(self.blocked)
         if self.pending is not None:
@@ -211,6 +210,19 @@ def subject(
     )
 
 
+def _end_text(process: Process) -> str:
+    """How a process ended, in words: by its own call of `os._exit`, its exit code, or its last word."""
+    beat, code = process.beat, process.exit_code
+    if beat is not None and beat.exit_status is not None:
+        place = f" at {stacks.describe(beat.raised_at)}" if beat.raised_at is not None else ""
+        return f"ended itself by os._exit({beat.exit_status}){place}"
+    if code is not None:
+        return f"ended with {exit_text(code)}"
+    if is_silent(process):
+        return "ended without a last word, as by a signal"
+    return "ended in good order" if finished(process) else "ended"
+
+
 def _at_device(process: Process) -> bool:
     """Whether the source line at which its main thread stands waits for a device."""
     inner = stacks.trail(process.threads, process.pid)[:1]
@@ -220,6 +232,12 @@ def _at_device(process: Process) -> bool:
 def ended(process: Process) -> bool:
     """Whether the process was over when it was last looked at."""
     return process.last_look.state in ENDED or process.exit_code is not None
+
+
+def is_silent(process: Process) -> bool:
+    """Whether a process with a probe is over, and neither it nor an exit code says how."""
+    is_told = process.has_last_word or process.error or process.exit_code is not None
+    return ended(process) and process.is_recorded and not is_told
 
 
 def finished(process: Process) -> bool:

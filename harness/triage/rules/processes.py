@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from harness.triage.echoes import OUT_OF_MEMORY, is_echo, name_of
 from harness.triage.evidence import LogError, Process
 from harness.triage.graph import Subject, calls
 from harness.triage.graph.edges import superseded
+from harness.triage.graph.subjects import is_silent
 from harness.triage.graph.worlds import same_world
 from harness.triage.pasted.errors import READ_ON
 from harness.triage.rules.bystanders import elsewhere, explains, lost
 from harness.triage.rules.ruling import Case, Live, Native, Ruling, brief
+from harness.triage.stacks import describe
 from probes.signal_codes import exit_code_of
 from reports.text import agreeing
 
@@ -111,9 +113,7 @@ def died(case: Case) -> Ruling | None:
     reason += f"; {reader.label} waits for what it writes at {_line(reader)}" if reader is not None else ""
     logged = _logged(case, why)
     fixes = dict.fromkeys(error.fix for error in logged if error.fix not in ("", READ_ON))
-    steps = [*fixes, "read the end of its own log: the first error is there, not in its peers' timeouts"]
-    if any(subject.process.exit_code == -9 for subject in map(case.subject, why)):
-        steps.append(OUT_OF_MEMORY)
+    steps = [*fixes, *_steps([case.subject(key) for key in why])]
     if reader is not None:
         steps.append(f"give the read at {_line(reader)} a time limit, and look then whether whoever writes lives")
     return Ruling(
@@ -284,8 +284,29 @@ def _unclean(process: Process) -> bool:
     return process.journal is not None and not process.journal.closed
 
 
+def _steps(dead: Sequence[Subject]) -> Iterator[str]:
+    """What to do about processes that died while others wait for them, by how they ended."""
+    left_at = dict.fromkeys(place for subject in dead if (place := _left_at(subject)))
+    yield from (f"find out why it calls os._exit at {place} while its peers go on" for place in left_at)
+    if dead and all(subject.finished for subject in dead):
+        if not left_at:
+            yield "find out why its program ends while its peers go on: fewer batches, an early return, another branch"
+        return
+    yield "read the end of its own log: the first error is there, not in its peers' timeouts"
+    if any(subject.process.exit_code == -signal.SIGKILL or is_silent(subject.process) for subject in dead):
+        yield OUT_OF_MEMORY
+
+
+def _left_at(subject: Subject) -> str:
+    """Where a process ended itself by `os._exit`; empty for one that did not, or not at a place of the program."""
+    beat = subject.process.beat
+    return describe(beat.raised_at) if beat is not None and beat.exit_status is not None and beat.raised_at else ""
+
+
 def _why(subject: Subject) -> str:
     error = local_error(subject.process)
+    if subject.ended and subject.process.beat is not None and subject.process.beat.exit_status is not None:
+        return subject.state()  # its error repeats the call
     if subject.ended:
         return subject.state() + (f": {error}" if error else "")
     return f"{'failed and stayed' if subject.process.samples else 'failed'}: {error}"

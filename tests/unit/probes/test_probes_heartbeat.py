@@ -300,6 +300,33 @@ def test_the_end_of_a_process_waits_for_its_heartbeat(tmp_path: Path) -> None:
     assert beat["ended"] and beat["count"] == 2  # its own, and the last
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("status", "error"), [(0, ""), (3, "os._exit(3)")])
+def test_a_process_that_leaves_by_os_exit_says_so_and_its_forked_child_does_not(
+    tmp_path: Path, status: int, error: str
+) -> None:
+    code = """
+        import os, sys
+        from probes import attach
+        attachment = attach.begin(sys.argv[1], period_s=0.01)
+        while not (attachment._heart and attachment._heart.count):
+            os.sched_yield()
+        attach._current = None  # a child gets no attachment of its own
+        if os.fork() == 0:
+            os._exit(7)
+        os.wait()
+        attach._current = attachment
+        os._exit(int(sys.argv[2]))
+    """
+    (tmp_path / "job.py").write_text(textwrap.dedent(code))
+    run = [sys.executable, str(tmp_path / "job.py"), str(tmp_path), str(status)]
+    done = subprocess.run(run, env={"PYTHONPATH": str(SITE.parents[1])}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == status, done.stderr
+    (beat,) = (json.loads(path.read_bytes()) for path in (tmp_path / "beats").glob("*.json"))
+    assert (beat["ended"], beat["exit_status"], beat["error"]) == (True, status, error)
+    assert beat["raised_at"][0] == str(tmp_path / "job.py") and beat["raised_at"][2] == "<module>"
+
+
 def test_the_next_sitecustomize_runs_and_a_plain_process_pays_nothing(tmp_path: Path) -> None:
     (tmp_path / "next").mkdir()
     (tmp_path / "next" / "sitecustomize.py").write_text("import os; os.environ['NEXT'] = __file__")

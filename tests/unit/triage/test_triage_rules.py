@@ -9,7 +9,7 @@ import pytest
 from triage_evidence import HOST, compared, evidence, group, process, rank
 
 from harness.triage import gate_text, source
-from harness.triage.evidence import Call, Frame, Journal, OpenSpan, Process
+from harness.triage.evidence import Beat, Call, Frame, Journal, OpenSpan, Process
 from harness.triage.flight.model import Habit
 from harness.triage.flight.synthesis import Fault, simulate, write
 from harness.triage.judge import triage
@@ -254,6 +254,28 @@ def test_an_error_that_much_work_came_after_is_not_the_cause():
     old = Journal("j", 99, 2.0, errors=((600.0, "span: ValueError: retried"),))
     verdict = triage(*late(1, journal=old))
     assert verdict.triage.hang == "K4" and "retried" not in verdict.reason
+
+
+LAST_BEAT = Beat(9, 60.0, 60.0, ended=True)
+
+
+@pytest.mark.parametrize(
+    ("beat", "why", "advice"),
+    [
+        (Beat(9, 60.0, 60.0), "ended without a last word, as by a signal", "dmesg"),
+        (LAST_BEAT, "ended in good order", "fewer batches"),
+        (
+            dataclasses.replace(LAST_BEAT, exit_status=0, raised_at=Frame("work", "train.py", 12)),
+            "ended itself by os._exit(0) at train.py:12 in work",
+            "os._exit at train.py:12",
+        ),
+    ],
+)
+def test_how_a_rank_ended_that_its_peers_wait_for_is_told_by_its_last_word(beat: Beat, why: str, advice: str) -> None:
+    verdict = triage(*late(1, gone=True, beat=beat))
+    [culprit] = verdict.triage.culprits
+    assert (verdict.triage.hang, culprit.rank) == ("K4", 1) and culprit.why.startswith(why)
+    assert any(advice in step for step in verdict.triage.next)
 
 
 def test_a_rank_that_has_come_to_its_end_meanwhile_is_not_blamed() -> None:
