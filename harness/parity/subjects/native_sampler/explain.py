@@ -124,10 +124,16 @@ def samplers(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation
     """Find what the sampler did instead: the change of parameters under which the learner finds its samples likely."""
     result = e.native
     kind = Kind.NATIVE_SAMPLER.of(side.name)
-    if result is None or not len(so_far.left(kind)):
+    if result is None:
+        return
+    fits = result.sampler[side.name]["fits"]
+    # The tests of one side look at the mean and at the mass, which a change may leave nearly as they are. Where the two
+    # sides draw differently, a fit that no other change comes near tells which of them was changed.
+    is_fitted = bool(fits) and all(fit.over >= LIKELIER for fit in fits) and len(so_far.left(Kind.NATIVE.of()))
+    if not is_fitted and not len(so_far.left(kind)):
         return
     # A fit is how the change was found, so it is no proof of the change.
-    for fit in result.sampler[side.name]["fits"]:
+    for fit in fits:
         change, value, outside = fit.change, fit.value, fit.tokens_outside
         requested = side.recording.records.settings.sampling.get(change)
         likelihood = "impossible" if fit.gain == float("inf") else f"{figure(fit.gain)} nats less likely"
