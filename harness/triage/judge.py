@@ -24,7 +24,7 @@ from harness.triage.graph import Graph, Subject, build
 from harness.triage.graph.edges import title
 from harness.triage.graph.subjects import load
 from harness.triage.pasted.other_jobs import of_one_job
-from harness.triage.ranks import without_inherited
+from harness.triage.ranks import with_ended_ranks, without_inherited
 from harness.triage.recorders import comparison_of
 from harness.triage.rules import RULES, Case, Ruling, over, pauses, stragglers, threads
 from harness.triage.rules.ruling import Live, Native, Watching, brief
@@ -57,7 +57,7 @@ def triage(
     """
     began = clock()
     # Inherited ranks would show as a second process of the same rank.
-    evidence = without_inherited(evidence)
+    evidence = with_ended_ranks(without_inherited(evidence))
     if comparison is None:
         comparison = comparison_of(evidence)
     evidence = of_one_job(evidence, comparison)
@@ -471,13 +471,16 @@ def _between(case: Case) -> list[str]:
     looked.sort(key=lambda subject: subject.rank is None)
     moved = [subject for subject in looked if subject.progress]
     busy = [subject for subject in looked if not subject.progress and _used_s(subject) >= BUSY_S]
-    still = case.names(subject.key for subject in looked if not subject.progress and subject not in busy)
+    still = [subject.key for subject in looked if not subject.progress and subject not in busy]
     lines = [f"in {span_s:.0f} s {subject.label} moved: {subject.progress}" for subject in moved[:MAX_MOVED]]
     lines += [
         f"in {span_s:.0f} s {subject.label} used {_used_s(subject):.1f} s of a processor"
         for subject in busy[:MAX_MOVED]
     ]
-    return [*lines, *([f"in {span_s:.0f} s {still} did not move"] if still else [])]
+    if still:
+        places = "the same place" if len(still) == 1 else "the same places"
+        lines.append(f"at looks {span_s:.0f} s apart, {case.names(still)} stood at {places}")
+    return lines
 
 
 def _used_s(subject: Subject) -> float:

@@ -119,10 +119,20 @@ def _locks_at(node: ast.With, line: int) -> list[str]:
     return [ast.unparse(item.context_expr) for item in node.items if holds(item.context_expr, line)]
 
 
-@lru_cache(maxsize=64)
 def sole_locks(file: str) -> frozenset[str]:
     """The names in a file that mean one lock of threads throughout: a module's own, bound once, in the module, to a new
     lock, and released by nothing but the end of a `with`."""
+    return _bound_once(file, _PLAIN_LOCKS | _REENTRANT_LOCKS)
+
+
+def sole_plain_locks(file: str) -> frozenset[str]:
+    """Those of `sole_locks` that a thread cannot take twice."""
+    return _bound_once(file, _PLAIN_LOCKS)
+
+
+@lru_cache(maxsize=64)
+def _bound_once(file: str, constructors: frozenset[str]) -> frozenset[str]:
+    """The names that `sole_locks` describes, of locks that one of these functions makes."""
     tree = tree_of(file)
     nodes = list(ast.walk(tree)) if tree is not None else []
     bound = [node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)]
@@ -133,10 +143,11 @@ def sole_locks(file: str) -> frozenset[str]:
         if isinstance(node, ast.Assign)
         for target in node.targets
         for name, value in pairs(target, node.value)
-        if isinstance(name, ast.Name) and isinstance(value, ast.Call) and ast.unparse(value.func) in _NEW_LOCKS
+        if isinstance(name, ast.Name) and isinstance(value, ast.Call) and ast.unparse(value.func) in constructors
     }
     released = {ast.unparse(node.value) for node in nodes if isinstance(node, ast.Attribute) and node.attr == "release"}
     return frozenset(name for name in made - released if bound.count(name) == 1)
 
 
-_NEW_LOCKS = frozenset({"threading.Lock", "threading.RLock", "Lock", "RLock"})
+_PLAIN_LOCKS = frozenset({"threading.Lock", "Lock"})
+_REENTRANT_LOCKS = frozenset({"threading.RLock", "RLock"})

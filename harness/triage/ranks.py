@@ -14,7 +14,10 @@ from dataclasses import replace
 from harness.triage.evidence import Evidence, Process
 from harness.triage.graph.edges import RESTART_S
 from harness.triage.graph.subjects import ended
-from harness.triage.graph.worlds import met_at
+from harness.triage.graph.worlds import LOCAL_ADDRESSES, MEETING, met_at, same_world, world
+
+MOST_RANKS = 4096  # ranks of a world on one host whose ended ones are looked for
+LAUNCH_S = 10.0  # chosen: a launcher starts all its ranks within a second, on a busy host within some
 
 
 def without_inherited(evidence: Evidence) -> Evidence:
@@ -56,10 +59,10 @@ def _beside_ranks(claims: Mapping[tuple[object, ...], list[Process]]) -> frozens
     """
     ranks: dict[tuple[object, ...], set[int | None]] = {}
     started: dict[str, tuple[object, ...]] = {}
-    for (host, _, world, address), claimants in claims.items():
+    for (host, _, world_size, address), claimants in claims.items():
         for process in claimants:
             if process.ppid > 1:
-                started[process.key] = host, process.ppid, world, address
+                started[process.key] = host, process.ppid, world_size, address
                 ranks.setdefault(started[process.key], set()).add(process.rank)
     return frozenset(key for key, start in started.items() if len(ranks[start]) > 1)
 
@@ -129,3 +132,56 @@ def _since_end_s(process: Process) -> float:
     ages = [process.beat.age_s] if process.beat else []
     ages += [process.journal.last_age_s] if process.journal else []
     return min(ages, default=math.inf)
+
+
+def with_ended_ranks(evidence: Evidence) -> Evidence:
+    """The same evidence, in which processes that ended are the ranks that are missing among their parent's children.
+
+    A process that has ended keeps no environment, so it says itself of no rank. It was one if its parent started the
+    other ranks of a world on one host, and just as many of that parent's children have ended as ranks are missing.
+    Launchers start ranks in order, so the order of pids says which is which, or, where it does not rise with the ranks
+    that are known, that one of these was no rank.
+    """
+    launched: dict[tuple[object, ...], list[Process]] = {}
+    for process in evidence.processes:
+        if process.rank is not None and process.ppid > 1 and _is_on_one_host(process):
+            launched.setdefault((process.host, process.ppid, world(process)), []).append(process)
+    found: dict[str, Process] = {}
+    for siblings in launched.values():
+        found |= _ended_beside(siblings, evidence)
+    return replace(evidence, processes=tuple(found.get(process.key, process) for process in evidence.processes))
+
+
+def _is_on_one_host(process: Process) -> bool:
+    """Whether all ranks of a process's world are on its host, by its environment."""
+    local_size = process.environ.get("LOCAL_WORLD_SIZE", "")
+    is_local = process.environ.get("MASTER_ADDR", "") in LOCAL_ADDRESSES if not local_size else False
+    return is_local or local_size == str(process.world_size)
+
+
+def _ended_beside(siblings: list[Process], evidence: Evidence) -> dict[str, Process]:
+    """Key -> process with its rank, for the children of the siblings' parent that ended as the missing ranks."""
+    first = siblings[0]
+    taken = {process.rank for process in evidence.processes if process.rank is not None and same_world(process, first)}
+    size = min(first.world_size or 0, MOST_RANKS)
+    missing = [rank for rank in range(size) if rank not in taken]
+    nameless = [process for process in evidence.processes if _is_nameless(process, siblings)]
+    if not missing or len(missing) != len(nameless):
+        return {}
+    nameless.sort(key=lambda process: process.pid)
+    meeting = {name: first.environ[name] for name in MEETING if name in first.environ}
+    ended_ranks = [
+        replace(process, rank=rank, world_size=first.world_size, engine=first.engine, environ=meeting)
+        for process, rank in zip(nameless, missing, strict=True)
+    ]
+    in_order = sorted((*siblings, *ended_ranks), key=lambda process: process.pid)
+    ranks = [process.rank or 0 for process in in_order]
+    return {process.key: process for process in ended_ranks} if ranks == sorted(ranks) else {}
+
+
+def _is_nameless(process: Process, siblings: list[Process]) -> bool:
+    """Whether a process ended, says of no rank, and was started by the parent of these ranks when they were."""
+    first = siblings[0]
+    is_ended = process.last_look.state == "Z" and process.rank is None and not process.is_recorded
+    started_s = max(abs(process.age_s - sibling.age_s) for sibling in siblings)
+    return is_ended and (process.host, process.ppid) == (first.host, first.ppid) and started_s < LAUNCH_S

@@ -481,6 +481,19 @@ def reads(frame: Frame) -> bool:
     return any(holds(node, frame.line) for node in (*heads, *calls))
 
 
+_ASKING = frozenset({"input", "getpass", "getpass.getpass", "click.prompt", "click.confirm", "typer.prompt",
+                     "typer.confirm", "Prompt.ask", "Confirm.ask"})  # fmt: skip
+
+
+def asks_a_person(frame: Frame) -> str:
+    """The call on the line of a frame that waits for an answer at the standard input, such as "input"; empty without
+    one."""
+    body = function_of(frame)
+    calls = [node for node in ast.walk(body) if isinstance(node, ast.Call)] if body is not None else []
+    names = (ast.unparse(call.func) for call in calls if holds(call, frame.line))
+    return next((name for name in names if name in _ASKING), "")
+
+
 def sleeps_within(frame: Frame) -> bool:
     """Whether the innermost loop around a frame sleeps somewhere."""
     loop = innermost_loop(frame)

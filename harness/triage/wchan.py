@@ -12,8 +12,10 @@ _WAITS = tuple((re.compile(pattern), words) for pattern, words in (
     ("ceph", "a Ceph server"),
     ("flock_lock|fcntl_setlk|posix_lock|locks_lock", "the lock of a file"),
     ("wait_for_partner", "somebody to open the other end of a named pipe"),
-    ("pipe_read", "somebody to write into a pipe"),
-    ("pipe_write", "somebody to read a full pipe"),
+    ("(anon_)?pipe_read", "somebody to write into a pipe"),  # with `anon_` since Linux 6.15
+    ("(anon_)?pipe_write", "somebody to read a full pipe"),
+    ("n_tty_read", "somebody to type at a terminal"),
+    ("__do_sys_pause|do_sigtimedwait|sigsuspend", "a signal"),
     ("do_wait", "the end of a child"),
     ("signalfd", "a signal"),
     ("wq_sleep", "a message queue"),

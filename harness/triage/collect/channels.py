@@ -323,6 +323,19 @@ def feeders(read: Mapping[int, str], sockets: Sockets) -> dict[int, set[int]]:
     return _at_other_end(read, sockets, besides=os.O_RDONLY)
 
 
+def common_feeders(polled: Mapping[int, Sequence[str]]) -> dict[int, set[int]]:
+    """Reader -> all processes of this host that can write to the pipes for which it polls, itself included; without
+    those of which the pipes have different writers. `polled`: pid -> links of pipes."""
+    holders: dict[str, set[int]] = {link: set() for links in polled.values() for link in links}
+    for pid, link in _holders(set(holders), os.O_RDONLY):
+        holders[link].add(pid)
+    return {
+        pid: holders[links[0]]
+        for pid, links in polled.items()
+        if all(holders[link] == holders[links[0]] for link in links)
+    }
+
+
 def _at_other_end(links: Mapping[int, str], sockets: Sockets, *, besides: int) -> dict[int, set[int]]:
     """Process -> those of this host that have the other end of its pipe or socket open in a mode other than
     `besides`; without those of which the other end is not known."""

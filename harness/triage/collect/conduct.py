@@ -286,7 +286,9 @@ def _drivers_beside(cluster: ray.Cluster, host: str, drafts: dict[int, Draft]) -
 def _join_pipes(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> None:
     """Store for each process which process is at the other end of the pipe or socket in which it waits."""
     reads = {pid: link for pid, draft in drafts.items() if (link := _read_throughout(draft))}
+    several = {pid: links for pid, draft in drafts.items() if (links := _pipes_polled_throughout(draft))}
     feeders = _result(bounded.start("ends of pipes", channels.feeders, reads, terms.sockets), terms, {}, notes)
+    feeders |= _result(bounded.start("ends of pipes", channels.common_feeders, several), terms, {}, notes)
     resting = {pid for pid, draft in drafts.items() if _is_resting_shell(draft)}
     for pid, writer in channels.alone({pid: feeding - resting for pid, feeding in feeders.items()}).items():
         drafts[pid].writer = writer
@@ -575,6 +577,14 @@ def _read_throughout(draft: Draft) -> str:
     empty."""
     links = {look.reading for look in draft.samples}
     return links.pop() if _slept_throughout(draft) and len(links) == 1 else ""
+
+
+def _pipes_polled_throughout(draft: Draft) -> tuple[str, ...]:
+    """The pipes for which alone the main thread waited without a limit, as `Popen.communicate` does for output and
+    errors, if it slept from the first look to the last without a wake-up; else empty."""
+    polls = {() if look.timed else look.polled for look in draft.samples}
+    links = polls.pop() if _slept_throughout(draft) and len(polls) == 1 else ()
+    return links if all(link.startswith("pipe:") for link in links) else ()
 
 
 def _locked_throughout(draft: Draft) -> int:

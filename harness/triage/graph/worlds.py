@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from harness.triage.evidence import NO_PROCESS, Process
 
+MEETING = ("MASTER_ADDR", "MASTER_PORT")  # variables that say where the ranks of a world meet
+LOCAL_ADDRESSES = ("localhost", "127.0.0.1", "::1")
+
 
 def same_world(process: Process, peer: Process) -> bool:
     """Whether two processes have met at one address. If either address is unknown: whether engine and world size are
@@ -33,6 +36,5 @@ def same_kind(process: Process, peer: Process) -> bool:
 
 def met_at(process: Process) -> tuple[str, ...]:
     """The address at which the ranks of this process meet; empty if it was started without one."""
-    address, port = process.environ.get("MASTER_ADDR", ""), process.environ.get("MASTER_PORT", "")
-    local = address in ("localhost", "127.0.0.1", "::1")
-    return (process.host if local else address, port) if port else ()
+    address, port = (process.environ.get(name, "") for name in MEETING)
+    return (process.host if address in LOCAL_ADDRESSES else address, port) if port else ()

@@ -62,6 +62,7 @@ RULES: tuple[Rule, ...] = (
     nodes.unlooked,  # INSUFFICIENT
     nodes.moments,  # INSUFFICIENT
     pauses.debugger,
+    pauses.question,  # INSUFFICIENT
     ras.pasted,  # INSUFFICIENT
     ray_lists.pasted,  # INSUFFICIENT
     recorder_findings.analysed,  # INSUFFICIENT
@@ -82,7 +83,7 @@ RULES: tuple[Rule, ...] = (
     alive.unaided(own_loops.unserved),  # K6
     alive.unaided(alone.locked),  # K4
     alive.unaided(shared_locks.orphaned),  # K4
-    lock_rings.ring,  # K6
+    lock_rings.ring,  # K6, K4
     alive.unaided(together.locked),  # K6, K4
     tasks.ring,  # K6
     alive.unaided(tasks.unfilled, excludes=alive.event_loop),  # K4

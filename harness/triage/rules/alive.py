@@ -344,12 +344,13 @@ def _sleeps_elsewhere(wchan: str) -> bool:
 def _may_be_woken(subject: Subject) -> bool:
     """Whether something that nobody looked at may end a wait for several files.
 
-    Not where the wait has a limit, where the tasks of its event loop are listed, or where the kernel shows that no
-    other process can write to them. The requests of a server are looked at by themselves.
+    Not where the wait has a limit, where the tasks of its event loop are listed, or where the kernel shows which
+    processes can write to them. The requests of a server are looked at by themselves.
     """
     process = subject.process
-    timed = any(look.timed for look in process.samples)
-    return not (timed or process.loops or process.wakers == () or subject.doing.within("http_server"))
+    is_limited = any(look.timed for look in process.samples)
+    is_known = process.loops or process.wakers == () or process.fed
+    return not (is_limited or is_known or subject.doing.within("http_server"))
 
 
 def _fed_by_a_child(case: Case, process: Process) -> bool:

@@ -308,8 +308,8 @@ def conditional(case: Case) -> Ruling | None:
             continue
         if not _by_name(waiter) and any(waiter.key in ring for ring in rings):
             continue  # a ring over several groups: `inverted` reports it and names nobody
-        targets = [case.subject(wait.target) for wait in case.graph.waits if wait.waiter == waiter.key]
-        targets = targets or _elsewhere(case, waiter)
+        awaited = [case.subject(wait.target) for wait in case.graph.waits if wait.waiter == waiter.key]
+        targets = awaited or _elsewhere(case, waiter)
         special_waiters = [peer for peer in case.graph.stuck() if _by_name(peer)]
         went_on = all(target.stuck and not _rank_only(target) for target in targets)
         if (
@@ -318,7 +318,7 @@ def conditional(case: Case) -> Ruling | None:
             and len(special_waiters) < len(targets) + _proven(waiter)  # the name of a function alone breaks no tie
             and not case.moving(target.key for target in targets)
         ):
-            place = case.waited_in(target.key for target in targets) or waiter.doing.op
+            place = case.waited_in(target.key for target in awaited) or waiter.doing.op
             why = f"waits in {place} in work that it does alone{_condition(waiter)}, while the others have gone on"
             return Ruling(
                 "HUNG",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from harness.triage import source
 from harness.triage.graph import Subject
 from harness.triage.graph.motion import THRESHOLD_S
+from harness.triage.places import inner_frame
 from harness.triage.rules import pipes
 from harness.triage.rules.bystanders import explains
 from harness.triage.rules.polls import SERVING, open_polls, polling
@@ -14,6 +17,7 @@ from harness.triage.rules.processes import to_free
 from harness.triage.rules.ruling import NAME_WHO_IS_ASKED, Case, Live, Native, Ruling, Watching
 from harness.triage.rules.threads import for_whom, may_bring
 from harness.triage.rules.untested import MOMENT_S, bereft, in_a_loop, unnamed, unread, untested
+from harness.triage.stacks import describe
 from reports.text import agreeing
 
 # A job in motion sends something at least this often, or a second look finds its straggler. A hang younger than this
@@ -21,6 +25,9 @@ from reports.text import agreeing
 FRESH_S = 10.0
 LONG_S = THRESHOLD_S  # a wait this old is long: as long as `harness watch` waits before it looks
 MOST_SEEN = 4  # processes whose work the verdict describes
+
+# Kernel functions in which a thread sleeps that reads a pipe, a terminal or a socket.
+_READS_INPUT = re.compile("pipe_read|n_tty_read|wait_woken|unix_stream_read")
 
 _NEXT_RUN = Watching("for the next run: harness watch -- COMMAND, which sees every rank and says when one stops")
 
@@ -39,6 +46,32 @@ def debugger(case: Case) -> Ruling | None:
                 f"{subject.label} sits in a debugger, and whoever waits for it waits for a person",
                 place="a breakpoint",
                 next=("continue or detach the debugger",),
+            )
+    return None
+
+
+def question(case: Case) -> Ruling | None:
+    """INSUFFICIENT: a process waits at its standard input for an answer, so whoever waits for it waits for a person, or
+    for ever if nobody can give one. Where a process of the job can write there, it is that one's turn."""
+    for subject in case.live():
+        process = subject.process
+        frame = inner_frame(process.main_frames)
+        looks = process.samples
+        if frame is None or len(looks) < 2 or not all(_READS_INPUT.search(look.wchan) for look in looks):
+            continue
+        writers = {f"{process.host}:{pid}" for pid in (process.writer, *process.writers)}
+        call = source.asks_a_person(frame) if not writers & case.graph.subjects.keys() - {process.key} else ""
+        waiters = [waiter for waiter in case.graph.stuck() if waiter.key != subject.key]
+        if call and (not waiters or explains(case, subject)):
+            return Ruling(
+                "INSUFFICIENT",
+                f"{subject.label} waits for an answer at its standard input: {call}() at {describe(frame)}",
+                place=describe(frame),
+                missing=("whether somebody can answer",),
+                next=(
+                    f"answer it, or start the job with the answer: yes | COMMAND, or an option in place of {call}()",
+                    Live(f"ls -l /proc/{process.pid}/fd/0   # where its standard input comes from"),
+                ),
             )
     return None
 

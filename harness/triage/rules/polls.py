@@ -57,16 +57,14 @@ def undecided(case: Case) -> Ruling | None:
 def _without_input(case: Case, reading: list[Subject]) -> Ruling:
     """Return the INSUFFICIENT ruling for processes that read what another one writes."""
     writers = [(reader, _writer(case, reader)) for reader in reading[:MOST_READERS]]
+    for reader, writer in writers:
+        if writer is not None and (child := _left_open(case, reader, writer)) is not None:
+            return _kept_open(reader, writer, child)
     names, read = case.names(reader.key for reader in reading), agreeing(len(reading), "reads", "read")
     return Ruling(
         "INSUFFICIENT",
         f"{names} {read} what another process writes, and nothing came between the looks",
-        evidence=tuple(
-            f"of all that is seen, {writer.label} alone can write what {reader.label} reads; "
-            f"it {'stands at ' + writer.frame if writer.frame else 'shows no place of its program'}"
-            for reader, writer in writers
-            if writer is not None
-        ),
+        evidence=tuple(_told_of(reader, writer) for reader, writer in writers if writer is not None),
         missing=tuple(
             f"who writes what {reader.label} reads" if writer is None else f"why {writer.label} writes nothing"
             for reader, writer in writers
@@ -75,6 +73,38 @@ def _without_input(case: Case, reading: list[Subject]) -> Ruling:
         next=(
             "look for the process that writes to it, and read its log: what it has not sent",
             "give each read a timeout",
+        ),
+    )
+
+
+def _told_of(reader: Subject, writer: Subject) -> str:
+    """What is known of the one process that can write what another one reads."""
+    place = f"stands at {writer.frame}" if writer.frame else "shows no place of its program"
+    return f"of all that is seen, {writer.label} alone can write what {reader.label} reads; it {place}"
+
+
+def _left_open(case: Case, reader: Subject, writer: Subject | None) -> Subject | None:
+    """The child of a reader that has ended, and whose output another process keeps open, such as a service that a
+    shell started in the background; None without one."""
+    if writer is None or writer.process.is_child_of(reader.process):
+        return None
+    subjects = case.graph.subjects.values()
+    return next((each for each in subjects if each.ended and each.process.is_child_of(reader.process)), None)
+
+
+def _kept_open(reader: Subject, writer: Subject, child: Subject) -> Ruling:
+    """Return the INSUFFICIENT ruling for a process that reads the output of a child to its end, which another process
+    keeps from coming."""
+    pid = writer.process.pid
+    return Ruling(
+        "INSUFFICIENT",
+        f"{reader.label} reads the output of a child to its end; {writer.label} keeps it open",
+        evidence=(f"its child {child.process.pid} has ended; {_told_of(reader, writer)}",),
+        missing=(f"when {writer.label} ends, or closes its output",),
+        place=reader.frame,
+        next=(
+            "give what the child leaves behind its own output: COMMAND > FILE 2>&1 &, or read the child's from a file",
+            Live(f"kill {pid}   # if nobody needs {writer.label}: {reader.label} goes on then"),
         ),
     )
 

@@ -288,7 +288,7 @@ def _steps(dead: Sequence[Subject]) -> Iterator[str]:
     """What to do about processes that died while others wait for them, by how they ended."""
     left_at = dict.fromkeys(place for subject in dead if (place := _left_at(subject)))
     yield from (f"find out why it calls os._exit at {place} while its peers go on" for place in left_at)
-    if dead and all(subject.finished for subject in dead):
+    if dead and all(subject.finished or subject.process.exit_code == 0 for subject in dead):
         if not left_at:
             yield "find out why its program ends while its peers go on: fewer batches, an early return, another branch"
         return

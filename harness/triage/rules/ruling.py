@@ -179,13 +179,14 @@ class Case:
         for wait in self.graph.waits:
             if wait.target in targets and wait.layer != "process":
                 return wait.place
-        for wait in self.graph.waits:  # no layer names an operation: say what the waiter does
-            if wait.target in targets:
-                waiter = self.subject(wait.waiter)
-                if waiter.doing.kind == "queue" and waiter.frame:
-                    return waiter.frame  # its operation is a function of multiprocessing, such as `_recv`
-                return (waiter.pending.op if waiter.pending else waiter.doing.op) or waiter.frame
-        return ""
+        # No layer names an operation: say what a waiter does, a launcher that waits for its children last.
+        waiters = [self.subject(wait.waiter) for wait in self.graph.waits if wait.target in targets]
+        waiter = min(waiters, key=lambda subject: (subject.doing.kind == "join", subject.rank is None), default=None)
+        if waiter is None:
+            return ""
+        if waiter.doing.kind in ("queue", "join") and waiter.frame:
+            return waiter.frame  # its operation is a function of a library, such as `_recv`
+        return (waiter.pending.op if waiter.pending else waiter.doing.op) or waiter.frame
 
 
 def _together(ends: list[Subject], *, several: bool) -> str:

@@ -19,7 +19,7 @@ from harness.triage.graph import Subject
 from harness.triage.places import FUTURE, inner_frame, plain, runs_users, users
 from harness.triage.rules.alive import bringers_over, in_condition
 from harness.triage.rules.alone import END_MARK, GIVE_BACK
-from harness.triage.rules.lock_rings import proven
+from harness.triage.rules.lock_rings import TAKE_ONCE, proven
 from harness.triage.rules.ruling import Case, Live
 from harness.triage.rules.shared_locks import RELEASED_AT_END
 from harness.triage.rules.threads import keepers, name
@@ -137,7 +137,7 @@ def _behind_lock(subject: Subject, waiting: Frame, lock: str) -> Withheld:
         return Withheld(
             f"{waits}, which it {seems} itself since {_at(kept[0][1])}",
             describe(waiting),
-            (f"take {lock} once, or make it a threading.RLock, which its own thread may take again",),
+            (TAKE_ONCE.format(lock=lock),),
         )
     nobody = f"{counted(len(beside), 'thread')} stand in a `with` of" if beside else "no thread is seen to keep"
     words = f"{waits}: {nobody} it" if beside else f"{waits}, which {nobody}"

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from triage_evidence import evidence, process
+from triage_evidence import evidence, process, rank
 
 from harness.triage import judge
 from harness.triage.evidence import Frame, Process, Thread
@@ -142,3 +142,58 @@ def test_threads_behind_one_gate_are_not_in_both_locks_at_once(tmp_path: Path) -
     gated = gated.replace("import threading\n\n", "import threading\n")  # the same lines
     verdict = judge.triage(evidence(deadlocked(tmp_path, (PROGRAM, gated))))
     assert verdict.verdict != "HUNG", verdict.reason
+
+
+HANDLER = """import threading
+
+lock = threading.Lock()
+
+
+def handler(*_):
+    with lock:
+        flush()
+
+
+def main():
+    with lock:
+        step()
+    other()
+"""
+
+
+def interrupted(folder: Path, *changes: tuple[str, str], outer: int = 13, last_outer: int = 13) -> Process:
+    """A rank whose handler of a signal stands at line 7 of HANDLER, above line `outer` of its main function."""
+    program, text = folder / "job.py", HANDLER
+    for old, new in changes:
+        text = text.replace(old, new)
+    program.write_text(text)
+    one = rank(1, "main:5 work", world=2)
+    looks = []
+    for look, line in zip(one.samples, (outer, last_outer), strict=True):
+        frames = (Frame("handler", str(program), 7), Frame("main", str(program), line))
+        [main] = look.threads
+        looks.append(
+            dataclasses.replace(look, wchan="futex_do_wait", handles=("SIGUSR1",),
+                                threads=(dataclasses.replace(main, frames=frames, wchan="futex_do_wait"),))
+        )  # fmt: skip
+    return dataclasses.replace(one, samples=tuple(looks))
+
+
+@pytest.mark.parametrize(
+    ("changes", "outer", "last_outer", "hung"),
+    [
+        pytest.param((), 13, 13, True, id="within its own with"),
+        pytest.param((("threading.Lock()", "threading.RLock()"),), 13, 13, False, id="a reentrant lock"),
+        pytest.param((), 14, 14, False, id="after its with"),
+        pytest.param((), 13, 14, False, id="it came out of its with between the looks"),
+        pytest.param((("    step()", "    lock.release()"),), 13, 13, False, id="somebody releases it"),
+    ],
+)
+def test_a_thread_that_takes_its_own_lock_again_waits_for_itself(
+    tmp_path: Path, changes: tuple[tuple[str, str], ...], outer: int, last_outer: int, hung: bool
+) -> None:
+    stuck = interrupted(tmp_path, *changes, outer=outer, last_outer=last_outer)
+    verdict = judge.triage(evidence(rank(0, "main:9 step:42 all_reduce", world=2), stuck))
+    assert verdict.triage is not None
+    named = [(party.rank, verdict.triage.hang) for party in verdict.triage.culprits]
+    assert (named == [(1, "K4")]) is hung and (not hung or "job.py:13" in verdict.triage.culprits[0].why)

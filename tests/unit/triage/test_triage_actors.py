@@ -57,7 +57,8 @@ BY_WHAT_WAS_SEEN = frozenset({
     "store_keys.unset",
 })  # fmt: skip
 NEVER_HUNG = frozenset({
-    "nodes.incomplete", "nodes.unlooked", "nodes.moments", "pauses.debugger", "ras.pasted", "ray_lists.pasted",
+    "nodes.incomplete", "nodes.unlooked", "nodes.moments", "pauses.debugger", "pauses.question",
+    "ras.pasted", "ray_lists.pasted",
     "recorder_findings.analysed",
     "pasted.first_error", "pasted.one_look", "pasted.last_lines", "pasted.signalled", "pauses.flowing", "pauses.slow",
     "locks.worked",

@@ -328,3 +328,26 @@ def test_a_ring_that_may_not_be_one_is_not_drawn(file: str, how: str) -> None:
         engine = reads(file, 3, "engine", 1, at_s=2.0)
     verdict = judged(reads(file, 1, "drive", 3), engine)
     assert verdict.verdict != "HUNG" and "read from each other" not in verdict.reason
+
+
+def test_the_writers_of_pipes_that_are_polled_together_are_found_where_they_are_the_same() -> None:
+    """`Popen.communicate` polls for output and errors: a service that the child left behind keeps both open."""
+    code = "import subprocess; subprocess.run(['sh', '-c', 'sleep 60 & echo $!'], capture_output=True)"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL) as reader:
+        try:
+            until(lambda: len(channels.waiting(reader.pid).polled) == 2)
+            links = channels.waiting(reader.pid).polled
+            [service] = channels.common_feeders({reader.pid: links})[reader.pid]
+            os.kill(service, signal.SIGKILL)
+            assert reader.wait(30) == 0
+        finally:
+            reader.kill()
+    apart = os.pipe(), os.pipe()
+    try:
+        with subprocess.Popen(["sleep", "60"], pass_fds=[apart[0][1]]) as other:
+            links = tuple(f"pipe:[{os.fstat(end).st_ino}]" for end, _ in apart)
+            assert channels.common_feeders({1: links}) == {}
+            other.kill()
+    finally:
+        for end in (*apart[0], *apart[1]):
+            os.close(end)

@@ -10,7 +10,7 @@ from triage_evidence import compared, evidence, group, process, rank
 
 from harness.triage.evidence import Beat, Group, Journal, OpenSpan, Process, Sample
 from harness.triage.judge import triage
-from harness.triage.ranks import without_inherited
+from harness.triage.ranks import with_ended_ranks, without_inherited
 from reports.model import Verdict
 
 WORLD = 4
@@ -221,3 +221,57 @@ def test_a_rank_of_which_only_an_end_was_seen_counts_as_ended() -> None:
     unknown = member(0, pid=150, journal=None, age_s=0.0)
     unknown = dataclasses.replace(unknown, beat=None, samples=(Sample(0.0, "gone"),))
     assert ranks_of(unknown, member(0, journal=recorded(groups=False))) == {150: 0, 100: 0}
+
+
+def child(number: int, stack: str = REDUCE, *, age_s: float = 300.0, world: int = 3, **more: Any) -> Process:
+    """A rank that nothing records, started by the launcher of a job on one host."""
+    return rank(
+        number, stack, world=world, age_s=age_s, beat=None, ppid=LAUNCHER, environ=environ(number, world=world), **more
+    )
+
+
+def zombie(pid: int, *, code: int = -9, age_s: float = 300.0, ppid: int = LAUNCHER) -> Process:
+    """A child that has ended, of which only its parent's number and its exit code are left."""
+    looks = (Sample(0.0, "Z"), Sample(1.5, "Z"))
+    return Process("node", pid, ppid, "[python]", exit_code=code, age_s=age_s, samples=looks)
+
+
+def ended_rank(*processes: Process) -> dict[int, int | None]:
+    hosted = [dataclasses.replace(each, host="node") for each in processes]
+    return {each.pid: each.rank for each in with_ended_ranks(evidence(*hosted)).processes}
+
+
+def test_a_child_that_ended_is_the_rank_that_is_missing() -> None:
+    assert ended_rank(child(0), child(1), zombie(102)) == {100: 0, 101: 1, 102: 2}
+    assert ended_rank(child(0), zombie(101), zombie(102)) == {100: 0, 101: 1, 102: 2}
+
+
+@pytest.mark.parametrize(
+    "processes",
+    [
+        pytest.param((child(0), child(2), zombie(99)), id="it was started before rank 0"),
+        pytest.param((child(0), zombie(101)), id="two ranks are missing"),
+        pytest.param((child(0), child(1), child(2), zombie(103)), id="no rank is missing"),
+        pytest.param((child(0), child(1), zombie(102, age_s=30.0)), id="it was started much later"),
+        pytest.param((child(0), child(1), zombie(102, ppid=8)), id="of another parent"),
+    ],
+)
+def test_another_child_that_ended_is_no_rank(processes: tuple[Process, ...]) -> None:
+    assert {pid: number for pid, number in ended_rank(*processes).items() if pid in (99, 101, 102, 103)}.get(
+        processes[-1].pid
+    ) is None
+
+
+def test_a_child_that_ended_is_no_rank_where_a_world_has_other_hosts() -> None:
+    far = {"MASTER_ADDR": "10.0.0.1"}
+    ranks = [dataclasses.replace(child(number), environ={**environ(number, world=3), **far}) for number in (0, 1)]
+    assert ended_rank(*ranks, zombie(102))[102] is None
+    local = [dataclasses.replace(each, environ={**each.environ, "LOCAL_WORLD_SIZE": "3"}) for each in ranks]
+    assert ended_rank(*local, zombie(102))[102] == 2
+
+
+def test_the_rank_that_ended_is_named_where_the_others_wait() -> None:
+    ranks = [dataclasses.replace(each, host="node") for each in (child(0), child(1), zombie(102))]
+    verdict = triage(evidence(*ranks, source="pid"))
+    assert verdict.triage is not None and named(verdict) == ["node:102"]
+    assert (verdict.triage.hang, verdict.triage.culprits[0].rank) == ("K4", 2)

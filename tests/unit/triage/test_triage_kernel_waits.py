@@ -591,3 +591,28 @@ def test_a_lock_that_its_own_function_makes_is_no_copy(tmp_path: Path, line: int
     )
     function = {6: "own", 10: "shared", 12: "<module>"}[line]
     assert lock_text.makes_lock(Frame(function, str(program), line)) is made
+
+
+@pytest.mark.parametrize(
+    ("line", "wchan", "writer", "asked"),
+    [
+        ('answer = input("overwrite? ")', "anon_pipe_read", 0, True),
+        ('answer = input("overwrite? ")', "n_tty_read", 0, True),
+        ('answer = input("overwrite? ")', "anon_pipe_read", 100, False),  # rank 0 can write it
+        ('answer = input("overwrite? ")', "futex_do_wait", 0, False),
+        ("answer = stream.readline()", "anon_pipe_read", 0, False),
+    ],
+)
+def test_a_rank_that_asks_a_person_is_told_with_its_call(
+    tmp_path: Path, line: str, wchan: str, writer: int, asked: bool
+) -> None:
+    program = tmp_path / "job.py"
+    program.write_text(f"def main():\n    {line}\n")
+    one = rank(1, "main:5 work", world=2, writer=writer)
+    frames = (Frame("main", str(program), 2),)
+    looks_now = [
+        dataclasses.replace(look, wchan=wchan, threads=(dataclasses.replace(look.threads[0], frames=frames),))
+        for look in one.samples
+    ]
+    verdict = judged(dataclasses.replace(one, samples=tuple(looks_now)))
+    assert (verdict.verdict == "INSUFFICIENT" and "input() at job.py:2" in verdict.reason) is asked

@@ -90,3 +90,19 @@ def test_a_reader_that_woke_between_the_looks_is_in_no_ring() -> None:
     woken = dataclasses.replace(its, samples=(first, dataclasses.replace(last, main_switches=9)))
     _, body = judged(live(writer(), woken))
     assert body.hang != "K6"
+
+
+@pytest.mark.parametrize(
+    ("child", "told"),
+    [
+        pytest.param({"gone": True, "exit_code": 0}, True, id="the child has ended"),
+        pytest.param({}, False, id="the child lives"),
+    ],
+)
+def test_output_that_a_grandchild_keeps_open_is_told(child: dict[str, object], told: bool) -> None:
+    service = process(300, "process", ppid=1)
+    its = looks(dataclasses.replace(reader(writers=(300,), stack="main:9 communicate"), fed=True), wchan="do_poll")
+    shell = dataclasses.replace(process(200, "process", **child), ppid=READER)
+    verdict, body = judged(evidence(writer(), its, shell, service), IN_COLLECTIVE)
+    assert verdict.verdict == "INSUFFICIENT" and not body.culprits
+    assert ("keeps it open" in verdict.reason) is told

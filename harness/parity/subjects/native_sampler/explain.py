@@ -126,7 +126,7 @@ def samplers(e: Evidence, side: Side, so_far: Explained) -> Iterator[Explanation
     kind = Kind.NATIVE_SAMPLER.of(side.name)
     if result is None:
         return
-    fits = result.sampler[side.name]["fits"]
+    fits = result.sampler.get(side.name, {}).get("fits", ())
     # The tests of one side look at the mean and at the mass, which a change may leave nearly as they are. Where the two
     # sides draw differently, a fit that no other change comes near tells which of them was changed.
     is_fitted = bool(fits) and all(fit.over >= LIKELIER for fit in fits) and len(so_far.left(Kind.NATIVE.of()))
