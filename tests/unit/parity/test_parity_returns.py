@@ -11,6 +11,8 @@ import pytest
 from recordings import Jagged, Recording, check, learned_from, make, put, scenario
 
 from harness.parity.audit import audit
+from harness.parity.subjects.learner.observed_applied_loss import LossSums
+from harness.parity.subjects.learner.observed_learner_faults import Divisor
 from reports.model import Verdict
 
 PLAN = scenario(steps=3)
@@ -227,3 +229,22 @@ def test_parts_of_equal_lengths_tell_no_divisor(tmp_path: Path) -> None:
 def test_losses_that_one_run_does_not_record_are_not_tested(tmp_path: Path) -> None:
     verdict = put(tmp_path, learned("baseline"), trained("candidate"))
     assert check(verdict, "applied-losses").state == "not tested"
+
+
+NEARER = {0: set(Divisor), 1: {Divisor.SAMPLES}, 2: {Divisor.MICRO_BATCHES}, 3: {Divisor.MICRO_BATCHES, Divisor.RANKS}}
+
+
+@pytest.mark.parametrize(
+    ("divisor", "first", "since"),
+    [
+        (Divisor.MICRO_BATCHES, 4, 2),  # in step 1 it is not nearer
+        (Divisor.RANKS, 4, 3),
+        (Divisor.SAMPLES, 4, 4),
+        (Divisor.MICRO_BATCHES, 2, 2),
+        (None, 4, 4),
+    ],
+)
+def test_a_divisor_counts_from_the_step_from_which_on_it_is_nearer(
+    divisor: Divisor | None, first: int, since: int
+) -> None:
+    assert LossSums({}, nearer=NEARER)._since(divisor, first) == since

@@ -202,17 +202,20 @@ def applied_losses(e: Evidence, side: Side, so_far: Explained) -> Iterator[Expla
     elif losses.divisor is not None:
         text = f"the {side.name}'s loss of the {roles} depends on the {losses.divisor.removesuffix(' in the loss')}"
         proofs = [Proof(f"divide again: {losses.divisor}", losses.wrong, 0, "losses")]
-    details = {"side": side.name, "roles": list(losses.roles), "steps": list(steps)}
+    # The learners part where the divisor is first used, however little it moves the loss there.
+    first = losses.since if losses.divisor is not None and not losses.fixed_ratio else steps[0]
+    nearer = f"from step {first} on that divisor is nearer to each loss" if first < steps[0] else ""
+    details = {"side": side.name, "roles": list(losses.roles), "steps": list(steps), "since": first}
     cause = Cause.of(
         TRAINER.key(reading),
         "trainer",
         f"{text} {when(e, steps)}",
-        place.context,
+        "; ".join(filter(None, [place.context, nearer])),
         details,
         proofs,
     )
     kinds = (key, Kind.EXPERIENCE.of(), Kind.LEARNER.of())
-    yield Explanation(cause, kinds, from_step(steps[0]), not_explained={Kind.EXPERIENCE.of(): before_they_part})
+    yield Explanation(cause, kinds, from_step(first), not_explained={Kind.EXPERIENCE.of(): before_they_part})
 
 
 def one_rank(e: Evidence, so_far: Explained) -> Iterator[Explanation]:

@@ -71,13 +71,16 @@ _READINGS: Mapping[Divisor, Callable[[_Tokens, int], float]] = {
 
 @dataclass
 class LossSums:
-    """What the steps of one side have shown so far. `fitting`: readings that give every loss that does not follow."""
+    """What the steps of one side have shown so far. `fitting`: readings that give every loss that does not follow.
+    `nearer`: step -> readings that are nearer to each of its losses than the mean, however little.
+    """
 
     updates: Mapping[int, FirstUpdate]
     compared: int = 0
     roles: set[str] = field(default_factory=set)
     places: list[Place] = field(default_factory=list)
     fitting: set[Divisor] = field(default_factory=lambda: set(Divisor))
+    nearer: dict[int, set[Divisor]] = field(default_factory=dict)
 
     @staticmethod
     def of(side: SideBuilder) -> LossSums:
@@ -99,7 +102,11 @@ class LossSums:
             if role == "actor" and not right:
                 continue  # its log-probabilities may be wrong: then the ratio is not one
             tokens = _tokens(role, learner, table, first.parts, e.tolerance.value)
-            if tokens is not None and np.isfinite(loss) and self._is_wrong(tokens, loss, learner.world_size or 1):
+            if tokens is None or not np.isfinite(loss):
+                continue
+            ranks = learner.world_size or 1
+            self.nearer.setdefault(tables.step, set(Divisor)).intersection_update(_nearer(tokens, loss, ranks))
+            if self._is_wrong(tokens, loss, ranks):
                 self.roles.add(role)
                 self.places.append(_place(side, table, role, loss, tokens.mean()))
 
@@ -127,8 +134,29 @@ class LossSums:
         for step, shift in fixed:
             e.note_divergence(Kind.APPLIED_LOSS.of(side.name), [], _place_of_fixed(side, step, shift))
         return AppliedLosses(
-            self.compared, len(self.places), steps, tuple(sorted(self.roles)), fitting, tuple(step for step, _ in fixed)
+            compared=self.compared,
+            wrong=len(self.places),
+            steps=steps,
+            roles=tuple(sorted(self.roles)),
+            divisor=fitting,
+            fixed_ratio=tuple(step for step, _ in fixed),
+            since=self._since(fitting, steps[0]) if steps else 0,
         )
+
+    def _since(self, divisor: Divisor | None, first: int) -> int:
+        """Return the step from which on a reading is nearer to each loss than the mean is, `first` at most: before the
+        first loss that rounding does not explain, the same divisor moves losses by less than rounding may."""
+        for step in sorted((step for step in self.nearer if step < first), reverse=True):
+            if divisor not in self.nearer[step]:
+                break
+            first = step
+        return first
+
+
+def _nearer(tokens: _Tokens, loss: float, ranks: int) -> set[Divisor]:
+    """Return the readings that are nearer to an applied loss than the mean of its tokens' losses is."""
+    off = abs(loss - tokens.mean())
+    return {divisor for divisor, read in _READINGS.items() if abs(loss - read(tokens, ranks)) < off}
 
 
 def _with_fixed_ratio(side: SideBuilder) -> tuple[tuple[int, float], ...]:

@@ -42,8 +42,9 @@ class Divisor(StrEnum):
 @dataclass(frozen=True)
 class AppliedLosses:
     """`compared`: losses of first updates, of each role, that would show another divisor. `wrong`: those that do not
-    follow from the experience, in `steps` and of `roles`. `divisor`: the only one that gives each of them again.
-    `fixed_ratio`: steps in which the ratio of probabilities stayed one, although an update had moved the policy.
+    follow from the experience, in `steps` and of `roles`. `divisor`: the only one that gives each of them again, and
+    `since` the first step from which on it is nearer to each loss than the mean is. `fixed_ratio`: steps in which the
+    ratio of probabilities stayed one, although an update had moved the policy.
     """
 
     compared: int = 0
@@ -52,3 +53,4 @@ class AppliedLosses:
     roles: tuple[str, ...] = ()
     divisor: Divisor | None = None
     fixed_ratio: tuple[int, ...] = ()
+    since: int = 0
