@@ -14,6 +14,7 @@ from harness.triage.evidence import Evidence, Frame, Process
 from harness.triage.flight.compare import usual_side
 from harness.triage.flight.model import Comparison, GroupState, Mismatch, RankState
 from harness.triage.flight.operations import peers
+from harness.triage.graph import motion
 from harness.triage.graph.subjects import Subject, ended, finished
 from harness.triage.graph.worlds import same_kind, same_world, world
 from harness.triage.places import plain
@@ -418,8 +419,9 @@ def _waits_for_broken(subject: Subject, broken: list[Subject]) -> Iterator[Wait]
 
 
 def _waits_by_stacks(alone: Subject, ranked: list[Subject]) -> list[Wait]:
-    """Waits of all peers for a rank that stands in no collective while each of them stands in one."""
-    if alone.stuck:
+    """Waits of all peers for a rank that stands in no collective while each of them stands in one. A backward pass that
+    rests may be in one."""
+    if alone.stuck or motion.in_resting_backward(alone.process):
         return []
     peers = []
     for peer in ranked:

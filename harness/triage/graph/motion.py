@@ -268,6 +268,16 @@ def works(process: Process, now: stacks.Doing) -> bool:
     return gap > 0 and _spent(process, now, "cpu_s") / gap >= BUSY_CORES
 
 
+def in_resting_backward(process: Process) -> bool:
+    """Whether the main thread stands in a backward pass at each of several looks, and no thread of the process used a
+    processor in between. DDP and FSDP wait there, in C++, for the gradients of the other ranks."""
+    gap = process.between_looks_s
+    stands = all(
+        any(plain(frame.function) == "_engine_run_backward" for frame in look.main_frames) for look in process.samples
+    )
+    return stands and gap > 0 and (process.last_look.cpu_s - process.first_look.cpu_s) / gap < BUSY_CORES
+
+
 def holder_works(process: Process) -> bool:
     """Whether the thread that holds the interpreter lock uses a processor, or waits for one on a busy host.
 

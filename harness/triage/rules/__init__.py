@@ -34,6 +34,7 @@ from harness.triage.rules import (
     makers,
     mute,
     nodes,
+    one_place,
     outsiders,
     over,
     own_loops,
@@ -114,6 +115,7 @@ RULES: tuple[Rule, ...] = (
     pasted.first_error_of_waiters,  # INSUFFICIENT
     pasted.without_dump,  # INSUFFICIENT
     pasted.timed_out,  # INSUFFICIENT
+    one_place.one_place,  # K2 or K5 by the text, INSUFFICIENT
     apart.apart,  # K1, K2 without recorders, INSUFFICIENT
     closed.closed,  # K2 without recorders
     store_keys.unset,  # K2, INSUFFICIENT

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from harness.triage import gate_text, source, stacks
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.graph import Subject
-from harness.triage.graph.motion import BETWEEN_RANKS, BUSY_CORES
+from harness.triage.graph.motion import BETWEEN_RANKS, BUSY_CORES, in_resting_backward
 from harness.triage.graph.sockets import main_frames
 from harness.triage.graph.worlds import same_world
 from harness.triage.group_argument import GroupArgument, group_argument
@@ -79,7 +79,12 @@ def _all_stand_in_collectives(case: Case, ranks: Sequence[Subject]) -> bool:
     A rank with a known target is judged by that wait. The parent of the ranks joins them, which says nothing.
     """
     is_recorded = case.evidence.stall_s or any(group.ranks for group in case.groups)
-    if case.evidence.source != "live" or is_recorded or len(ranks) < 2 or not all(map(_waits, ranks)):
+    if case.evidence.source != "live" or is_recorded or len(ranks) < 2:
+        return False
+    waits = list(map(stands_in_collective, ranks))
+    # A backward pass computes, or waits for the gradients of the other ranks: beside ranks in collectives, the latter.
+    apart_from_them = [subject for subject, is_in in zip(ranks, waits, strict=True) if not is_in]
+    if not any(waits) or not all(_stands(each) and in_resting_backward(each.process) for each in apart_from_them):
         return False
     keys = {subject.key for subject in ranks}
     return not any(wait.waiter in keys for wait in case.graph.waits)
@@ -144,12 +149,17 @@ def _where(places: Sequence[standing.Place]) -> str:
     return "; ".join(f"{place.who} at {place.words}" for place in places[: standing.MAX_PLACES])
 
 
-def _waits(subject: Subject) -> bool:
+def stands_in_collective(subject: Subject) -> bool:
     """Whether its main thread stands in one collective at both looks."""
+    is_in_collective = subject.doing.kind in BETWEEN_RANKS and subject.before.kind in BETWEEN_RANKS
+    return is_in_collective and _stands(subject)
+
+
+def _stands(subject: Subject) -> bool:
+    """Whether it rests at one place at every look, and its recorder names no operation."""
     looks = subject.process.samples
-    kinds = subject.doing.kind in BETWEEN_RANKS and subject.before.kind in BETWEEN_RANKS
     rests = subject.rests and subject.pending is None
-    return kinds and rests and len(looks) > 1 and looks[0].main_frames == looks[-1].main_frames
+    return rests and len(looks) > 1 and looks[0].main_frames == looks[-1].main_frames
 
 
 def collectives_beside(subject: Subject) -> list[Thread]:

@@ -52,7 +52,8 @@ BY_WHAT_WAS_SEEN = frozenset({
     "over.over", "pasted.stalled", "engines.refused", "processes.blocked", "processes.died", "pools.lost",
     "lock_rings.ring", "tasks.ring", "builds.locked", "engines.transition", "nodes.unreachable",
     "groups.diverged", "groups.conditional", "routes.closed", "makers.stopped", "resources.starved", "nodes.between",
-    "engines.branch", "absence.left_loop", "absence.device", "groups.wedged", "apart.apart", "closed.closed",
+    "engines.branch", "absence.left_loop", "absence.device", "groups.wedged", "apart.apart", "one_place.one_place",
+    "closed.closed",
     "ras.live", "locks.unreleased", "own_loops.awaited",
     "store_keys.unset",
 })  # fmt: skip

@@ -469,3 +469,27 @@ def test_a_swallowed_error_is_told_with_the_line_of_its_except(
     assert verdict.triage is not None and culprits(verdict) == [1], verdict.reason
     for words in (verdict.triage.culprits[0].why, verdict.triage.next[0]):
         assert (place in words) if place else ("`except`" not in words)
+
+
+def in_backward(file: str, *, cpu_s: float = 0.0) -> list[Process]:
+    """Rank 0 in a backward pass, the others in a collective behind it."""
+    ranks = job(file, {0: GRADIENT, 1: TOTAL, 2: TOTAL})
+    frames = (
+        Frame("_engine_run_backward", "/usr/lib/python3/site-packages/torch/autograd/graph.py", 829),
+        Frame("main", file, GRADIENT),
+    )
+    thread = Thread("MainThread", 100, frames, main=True)
+    looks = [
+        dataclasses.replace(look, threads=(thread,), cpu_s=used_s)
+        for look, used_s in zip(ranks[0].samples, (0.0, cpu_s), strict=True)
+    ]
+    return [dataclasses.replace(ranks[0], samples=tuple(looks)), *ranks[1:]]
+
+
+@pytest.mark.parametrize(("cpu_s", "hung"), [(0.0, True), (1.4, False)])
+def test_a_backward_pass_that_uses_no_processor_waits_for_the_gradients_of_the_others(
+    file: str, cpu_s: float, hung: bool
+) -> None:
+    verdict = judged(*in_backward(file, cpu_s=cpu_s))
+    assert (verdict.verdict == "HUNG") is hung, verdict.reason
+    assert not hung or (f"train.py:{GRADIENT}" in verdict.reason and f"train.py:{TOTAL}" in verdict.reason)
