@@ -104,9 +104,12 @@ def sole_locks_taken(frame: Frame) -> set[str]:
     return {lock for node in _withs(frame) for lock in _locks_at(node, frame.line)} & sole_locks(frame.file)
 
 
-def sole_locks_kept(frame: Frame) -> set[str]:
-    """Of the locks whose `with` a frame stands in, those whose name means one object."""
-    inside = (node for node in _withs(frame) if any_holds(node.body, frame.line))
+def sole_locks_kept(frame: Frame, *, takes: bool = False) -> set[str]:
+    """Of the locks whose `with` a frame stands in, those whose name means one object. `takes`: its line takes a lock,
+    so that it is not inside a `with` whose body stands on that line as well: `with lock: pass`."""
+    inside = [node for node in _withs(frame) if any_holds(node.body, frame.line)]
+    if takes:
+        inside = [node for node in inside if not _locks_at(node, frame.line)]
     return {ast.unparse(item.context_expr) for node in inside for item in node.items} & sole_locks(frame.file)
 
 

@@ -20,7 +20,7 @@ _WAITS = tuple((re.compile(pattern), words) for pattern, words in (
     ("signalfd", "a signal"),
     ("wq_sleep", "a message queue"),
     ("futex", "a lock or a signal of another thread"),
-    ("unix_stream|skb_wait|sk_wait|tcp_recv|inet_csk_accept", "data or a connection on a socket"),
+    ("wait_woken|unix_stream|skb_wait|sk_wait|tcp_recv|inet_csk_accept", "data or a connection on a socket"),
     ("io_schedule|folio_wait|wait_on_page|blk_|jbd2|wbt_", "a disk"),
 ))  # fmt: skip
 

@@ -52,7 +52,7 @@ def test_a_look_that_does_not_decide_is_followed_by_a_longer_one(tmp_path: Path)
 
 def test_without_a_longer_look_nothing_of_it_is_told(tmp_path: Path) -> None:
     verdict, lines = looked(WAITS, tmp_path, 0.0)
-    assert verdict.verdict == "INSUFFICIENT" and not lines and not any("move" in line for line in verdict.evidence)
+    assert verdict.verdict == "INSUFFICIENT" and not lines and not any("stood at" in line for line in verdict.evidence)
 
 
 @pytest.mark.slow

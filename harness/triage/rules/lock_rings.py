@@ -146,5 +146,9 @@ def _wait(thread: Thread) -> _Wait | None:
     if len(waited) != 1 or not all(each.file.endswith("/threading.py") for each in called):
         return None
     lock = frame.file, next(iter(waited))
-    kept = {(each.file, name): each for each in thread.frames for name in lock_text.sole_locks_kept(each)}
+    kept = {
+        (each.file, name): each
+        for each in thread.frames
+        for name in lock_text.sole_locks_kept(each, takes=each is frame)
+    }
     return _Wait(thread, frame, lock, kept)

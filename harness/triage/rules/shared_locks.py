@@ -20,6 +20,11 @@ RELEASED_AT_END = (
     "killed inside `with lock` leaves it locked",
     "or lock a file with fcntl.flock, which the kernel frees when its holder ends",
 )
+_WHO_TOOK_IT = "who took the lock last: it has ended, or waits for the lock itself"
+_TO_NOTIFY = (
+    "set the event, or notify, before its maker joins the child that waits for it; or make that child a daemon",
+    "or wait for a limited time in the child, and look then whether its parent lives: multiprocessing.parent_process()",
+)
 _CONDITIONS = frozenset({"wait", "wait_for"})  # functions of multiprocessing.synchronize that wait to be notified
 
 
@@ -28,22 +33,24 @@ def orphaned(case: Case) -> Ruling | None:
     waiters = {subject.key: lock for subject in case.suspects() if (lock := _lock(subject)) is not None}
     keys = {key for key, lock in waiters.items() if all(_stands(case, waiters, key, pid) for pid in lock.sharers)}
     stuck = [case.subject(key) for key in sorted(keys, key=list(waiters).index)]
-    stuck = [subject for subject in stuck if matters(case, subject, keys, keeps_alive=_keeps_alive(subject))]
+    stuck = [subject for subject in stuck if matters(case, subject, keys, keeps_alive=_is_to_be_notified(subject))]
     if not stuck:
         return None
     first = stuck[0]
-    several = len(stuck) > 1
+    wait = "wait" if len(stuck) > 1 else "waits"
+    awaited = "a lock of processes that nobody is left to release"
+    if _is_to_be_notified(first):
+        awaited = "an event of processes that nobody is left to set"
     killed = [f"{subject.label} {subject.state()}" for subject in _killed(case, stuck)]
     return Ruling(
         "HUNG",
-        f"{case.names(subject.key for subject in stuck)} wait{'' if several else 's'} for a lock of processes that "
-        "nobody is left to release",
+        f"{case.names(subject.key for subject in stuck)} {wait} for {awaited}",
         "K4",
         {subject.key: _why(subject, waiters[subject.key]) for subject in stuck},
         place=first.frame,
         evidence=tuple(f"{line}: it may have kept the lock" for line in killed),
-        missing=() if killed else ("who took the lock last: it has ended, or waits for the lock itself",),
-        next=RELEASED_AT_END,
+        missing=() if killed or _is_to_be_notified(first) else (_WHO_TOOK_IT,),
+        next=_TO_NOTIFY if _is_to_be_notified(first) and not killed else RELEASED_AT_END,
     )
 
 
@@ -73,7 +80,7 @@ def _waits(case: Case, waiters: dict[str, SharedLock], lock: SharedLock, sharer:
     return bool(below) and inside and awaits_children(case, sharer, end_only=False)
 
 
-def _keeps_alive(subject: Subject) -> bool:
+def _is_to_be_notified(subject: Subject) -> bool:
     """Whether it waits to be notified, as by an event of multiprocessing: it may be meant to wait until a signal."""
     inner = [frame for frame in subject.process.main_frames if frame.file.endswith("/multiprocessing/synchronize.py")]
     return any(plain(frame.function) in _CONDITIONS for frame in inner)
@@ -95,6 +102,10 @@ def _why(subject: Subject, lock: SharedLock) -> str:
     count = len(lock.sharers)
     others = f"all {count} processes that have it open wait" if count > 1 else "no other process has it open"
     end = " for it, or for those that do" if count > 1 else ""
+    if _is_to_be_notified(subject):
+        return (
+            f"waits{where} to be notified by another process; {others}{end}: whoever could has ended, or waits as well"
+        )
     return (
         f"waits{where} for a lock of multiprocessing; {others}{end}: whoever took it has ended without release, "
         "or waits for it as well"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from triage_evidence import evidence, process, rank
 
-from harness.triage import judge
+from harness.triage import judge, lock_text
 from harness.triage.evidence import Frame, Process, Thread
 from harness.triage.run import triage
 
@@ -197,3 +197,20 @@ def test_a_thread_that_takes_its_own_lock_again_waits_for_itself(
     assert verdict.triage is not None
     named = [(party.rank, verdict.triage.hang) for party in verdict.triage.culprits]
     assert (named == [(1, "K4")]) is hung and (not hung or "job.py:13" in verdict.triage.culprits[0].why)
+
+
+def test_a_lock_on_one_line_with_its_body_is_not_kept_by_who_takes_it(tmp_path: Path) -> None:
+    program = tmp_path / "job.py"
+    program.write_text("import threading\nlock = threading.Lock()\n\n\ndef work():\n    with lock: pass\n")
+    frame = Frame("work", str(program), 6)
+    assert lock_text.sole_locks_taken(frame) == {"lock"} and not lock_text.sole_locks_kept(frame, takes=True)
+    assert lock_text.sole_locks_kept(frame) == {"lock"}  # where it calls something, it is inside
+    waits = interrupted(tmp_path)
+    looks = [
+        dataclasses.replace(look, threads=(dataclasses.replace(look.threads[0], frames=(frame,)),))
+        for look in waits.samples
+    ]
+    verdict = judge.triage(
+        evidence(rank(0, "main:9 step:42 all_reduce", world=2), dataclasses.replace(waits, samples=tuple(looks)))
+    )
+    assert "itself" not in verdict.account
