@@ -364,7 +364,6 @@ def _attempt(process: Process) -> int:
 
 
 _TOGETHER = ("collective", "p2p")
-_MEETINGS = (*_TOGETHER, "store")  # waits in which every rank of a world is needed
 
 
 def unresolved(
@@ -414,8 +413,8 @@ def _waits_for_broken(subject: Subject, broken: list[Subject]) -> Iterator[Wait]
     for peer in broken:
         if peer.key == subject.key or (not subject.stuck and _left_in_order(peer.process, subject.process)):
             continue
-        # One that ended well is missed by those in a collective alone, not by one that waits for a child or an answer.
-        if peer.process.exit_code == 0 and subject.pending is None and subject.doing.kind not in _MEETINGS:
+        # One that waits for the end of its own child misses no peer that ended well.
+        if peer.process.exit_code == 0 and subject.pending is None and subject.doing.kind == "join":
             continue
         if same_world(subject.process, peer.process):
             how = "has ended" if peer.ended else f"is {peer.blocked}"

@@ -120,6 +120,8 @@ def test_a_rank_that_has_finished_is_not_why_another_waits_for_a_judge(code: int
     asks = rank(0, "main score getresponse", world=2, peers=("104.18.6.192:443",))
     found = triage(evidence(asks, done))
     assert not keys(found) and found.verdict == "INSUFFICIENT", found.reason
+    joins = rank(0, "main:5 communicate", world=2)  # with its own child
+    assert code is None or not keys(triage(evidence(joins, dataclasses.replace(done, journal=None, beat=None))))
     waits = rank(0, "main wait_for_epoch", world=2)  # the hang beside it: nothing says that it waits elsewhere
     assert keys(triage(evidence(waits, done))) == {f"{HOST}:101"}
 
