@@ -294,22 +294,20 @@ def _is_node(folder: Path) -> bool:
 
 def _pasted(words: list[str], paths: list[Path]) -> Evidence | None:
     """The evidence in pasted stacks; None if the words are something else: pids, evidence, a watch, recorder dumps."""
-    if pasted.STDIN not in words and not all(path.exists() for path in paths):
-        return None
     files = [path for word, path in zip(words, paths, strict=True) if word != pasted.STDIN]
-    if not words or any(is_bundle(word) for word in words):
+    from_stdin = len(files) < len(words)
+    absent = [path for path in files if not path.exists()]
+    if not words or any(map(is_bundle, words)) or (absent and not from_stdin) or _are_evidence(files):
         return None
-    if _are_evidence(files):
-        return None
-    if absent := [path for path in files if not path.exists()]:
+    if absent:
         raise _absent(str(absent[0]))
     if len(files) > 1 and all(map(directory.is_dump, files)):
         return directory.loose({str(file): str(file.resolve()) for file in files})
     if len(files) == 1:
         _refuse_source(files[0], words[0])
-    stacks = pasted.evidence([word if word == pasted.STDIN else str(path)
-                              for word, path in zip(words, paths, strict=True)])  # fmt: skip
-    if stacks is None and (pasted.STDIN in words or (len(files) > 1 and any(path.is_file() for path in files))):
+    names = [word if word == pasted.STDIN else str(path) for word, path in zip(words, paths, strict=True)]
+    stacks = pasted.evidence(names)
+    if stacks is None and (from_stdin or (len(files) > 1 and any(path.is_file() for path in files))):
         raise _no_stacks(words)
     if stacks is not None and len(files) == 1 and not _recognised_text(stacks):
         _refuse_own_file(files[0], words[0])

@@ -8,7 +8,7 @@ for, and no ages or callers, so it shows who waits for a node, and not for how l
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -143,39 +143,71 @@ def _of_json(text: str) -> Iterator[_Row]:
 
 
 def _of_text(text: str, demands: dict[str, RayDemand]) -> Iterator[_Row]:
-    item: dict[str, Any] = {}
-    amounts: dict[str, float] | None = None
+    """Yield the rows of tables and of YAML in a text. What `ray status` and a log say of requests joins `demands`."""
     lines = text.splitlines()
-    totals = (
-        {total[3]: float(total[2]) for line in lines if (total := _TOTAL.fullmatch(line))} if STATUS in text else {}
-    )
-    used = {total[3]: float(total[1]) for line in lines if (total := _TOTAL.fullmatch(line))} if totals else {}
+    item = _Item()
     for line in lines:
+        if _ITEM.fullmatch(line):
+            yield from _of_yaml(item.fields)
+            item = _Item()
+        if not item.takes(line) and (row := _of_table(line)) is not None:
+            yield row
+    yield from _of_yaml(item.fields)
+    _add_demands(lines, STATUS in text, demands)
+    _add_warnings(lines, demands)
+
+
+@dataclass
+class _Item:
+    """An item of a YAML list, as far as its lines were read. `amounts`: of its resources, while their lines last."""
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    amounts: dict[str, float] | None = None
+
+    def takes(self, line: str) -> bool:
+        """Take a line of the item; return whether it is one."""
         if begin := _ITEM.fullmatch(line):
-            yield from _of_yaml(item)
-            item, amounts = {begin[1]: _scalar(begin[2])}, None
-        elif item and line.rstrip() == _RESOURCES:
-            item["required_resources"] = amounts = {}
-        elif amounts is not None and (amount := _AMOUNT.fullmatch(line)):
-            amounts[amount[1]] = float(amount[2])
-        elif item and (pair := _KEY.fullmatch(line)):
-            item[pair[1]], amounts = _scalar(pair[2]), None
-        elif task := _TASK.match(line):
-            node, pid = _place(line[task.end() :])
-            yield _Row(task[3], task_id=task[1], name=task[2], actor_id=task["actor"], type=task["type"],
-                       node_id=node, worker_pid=pid)  # fmt: skip
-        elif actor := _ACTOR.match(line):
-            place = _ACTOR_PLACE.search(line, actor.end())
-            node, pid = (place[1], _pid(place[2])) if place else (None, None)
-            yield _Row(actor[3], actor_id=actor[1], class_name=actor[2], pid=pid, node_id=node)
-        elif group := _GROUP.fullmatch(line):
-            yield _Row(group[3], placement_group_id=group[1], name=group[2])
-        elif (demand := _DEMAND.fullmatch(line)) and len(demands) < MAX_DEMANDS:
-            lacking = _lacking(demand[1], totals)
-            demands[demand[1]] = RayDemand(
-                demand[1], demand[2], lacking, "" if lacking else _in_use(demand[1], totals, used)
-            )
-    yield from _of_yaml(item)
+            self.fields[begin[1]] = _scalar(begin[2])
+        elif self.fields and line.rstrip() == _RESOURCES:
+            self.fields["required_resources"] = self.amounts = {}
+        elif self.amounts is not None and (amount := _AMOUNT.fullmatch(line)):
+            self.amounts[amount[1]] = float(amount[2])
+        elif self.fields and (pair := _KEY.fullmatch(line)):
+            self.fields[pair[1]], self.amounts = _scalar(pair[2]), None
+        else:
+            return False
+        return True
+
+
+def _of_table(line: str) -> _Row | None:
+    """The row of a table of `ray list` that a line is; None for another line."""
+    if task := _TASK.match(line):
+        node, pid = _place(line[task.end() :])
+        return _Row(task[3], task_id=task[1], name=task[2], actor_id=task["actor"], type=task["type"],
+                    node_id=node, worker_pid=pid)  # fmt: skip
+    if actor := _ACTOR.match(line):
+        place = _ACTOR_PLACE.search(line, actor.end())
+        node, pid = (place[1], _pid(place[2])) if place else (None, None)
+        return _Row(actor[3], actor_id=actor[1], class_name=actor[2], pid=pid, node_id=node)
+    if group := _GROUP.fullmatch(line):
+        return _Row(group[3], placement_group_id=group[1], name=group[2])
+    return None
+
+
+def _add_demands(lines: Sequence[str], is_status: bool, demands: dict[str, RayDemand]) -> None:
+    """Add the requests that `ray status` lists as pending, with what the cluster lacks for each, or has in use."""
+    matches = [total for line in lines if (total := _TOTAL.fullmatch(line))] if is_status else []
+    totals = {total[3]: float(total[2]) for total in matches}
+    used = {total[3]: float(total[1]) for total in matches}
+    for demand in filter(None, map(_DEMAND.fullmatch, lines)):
+        if len(demands) < MAX_DEMANDS:
+            what, pending = demand[1], demand[2]
+            lacking = _lacking(what, totals)
+            demands[what] = RayDemand(what, pending, lacking, "" if lacking else _in_use(what, totals, used))
+
+
+def _add_warnings(lines: Sequence[str], demands: dict[str, RayDemand]) -> None:
+    """Add the requests of which the last lines of a log say that no node can fulfil them, or none can now."""
     for warning in filter(None, map(_WARNING.search, lines[-LATEST:])):
         if len(demands) < MAX_DEMANDS:
             several = "placement groups" if warning["kind"] == "placement group" else "requests"
