@@ -20,6 +20,7 @@ from harness.triage.graph.worlds import same_world
 from harness.triage.group_argument import GroupArgument, group_argument
 from harness.triage.places import runs_users
 from harness.triage.rules import standing
+from harness.triage.rules.absence import trip
 from harness.triage.rules.closed import NOBODY_LEFT, cycle
 from harness.triage.rules.escapes import escaped
 from harness.triage.rules.outsiders import foreign
@@ -28,6 +29,7 @@ from harness.triage.rules.ruling import Case, Live, Ruling, Watching
 from harness.triage.source import Loop
 from reports.text import agreeing
 
+LARGE_MAJORITY = 3  # times as many ranks: of two against one, either may have left a loop too soon
 MAX_DOUBTS = 8  # that a verdict names, as other rules do with processes
 _RESTS = ("join", "queue")  # other processes of the job that can come to no collective: parents, workers of a loader
 ONE_GROUP_EACH = "give each thread a group of its own: dist.new_group()"
@@ -68,6 +70,8 @@ def apart(case: Case) -> Ruling | None:
         return ruling
     if by_main and (ruling := escaped(case, places)):
         return ruling if ruling.culprits else replace(ruling, cycle=cycle(case, ranks))
+    if by_main and (ruling := _in_a_longer_loop(case, places)):
+        return ruling
     headline = crossed or f"{NOBODY_LEFT}: {standing.headline(places, 2)}"
     advice = _advice(ranks, _where(places), crossed=bool(crossing))
     return replace(_hung(case, places, headline, advice), cycle=cycle(case, ranks))
@@ -284,6 +288,22 @@ def left_out(case: Case, places: Sequence[standing.Place]) -> Ruling | None:
             Live("py-spy dump --pid PID   # the whole stack of the rank that left it out"),
         ),
     )
+
+
+def _in_a_longer_loop(case: Case, places: Sequence[standing.Place]) -> Ruling | None:
+    """K1: a few ranks are still in a loop that three times as many have left, by the text, in one group."""
+    if len(places) != 2 or len(places[0].subjects) < LARGE_MAJORITY * len(places[1].subjects):
+        return None
+    most, odd = places
+    left, inside = standing.users_frames(most), standing.users_frames(odd)
+    line = source.behind_loop(left[0], inside[0]) if left and inside else 0
+    groups = group_argument(left, _function(most)), group_argument(inside, _function(odd))
+    if not line or groups[0] is None or groups[0] != groups[1]:
+        return None
+    how = f"{agreeing(len(odd.subjects), 'is', 'are')} still in the loop at line {line}"
+    why = {subject.key: f"{how}, which {most.who} have left: now at {most.words}" for subject in odd.subjects}
+    waiting = {subject.key: most.words for subject in most.subjects}
+    return replace(trip(why, case, _where(places), how=how), waiting=waiting, evidence=_lines(case, places))
 
 
 def _function(place: standing.Place) -> str:

@@ -493,3 +493,20 @@ def test_a_backward_pass_that_uses_no_processor_waits_for_the_gradients_of_the_o
     verdict = judged(*in_backward(file, cpu_s=cpu_s))
     assert (verdict.verdict == "HUNG") is hung, verdict.reason
     assert not hung or (f"train.py:{GRADIENT}" in verdict.reason and f"train.py:{TOTAL}" in verdict.reason)
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        pytest.param({0: TOTAL, 1: GRADIENT, 2: TOTAL, 3: TOTAL}, [1], id="one of four is still in the loop"),
+        pytest.param({0: TOTAL, 1: GRADIENT, 2: TOTAL}, [], id="one of three: two may have left it too soon"),
+        pytest.param({0: GRADIENT, 1: TOTAL, 2: GRADIENT, 3: GRADIENT}, [1], id="one of four is past the loop"),
+        pytest.param({0: TOTAL, 1: GROUPED, 2: TOTAL, 3: TOTAL}, [], id="in another group"),
+    ],
+)
+def test_few_ranks_in_a_loop_that_most_have_left_are_named(
+    file: str, lines: Mapping[int, int], named: list[int]
+) -> None:
+    verdict = judged(*job(file, lines))
+    assert verdict.verdict == "HUNG" and verdict.triage is not None
+    assert culprits(verdict) == named and (not named or verdict.triage.hang == "K1")
