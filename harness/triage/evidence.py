@@ -109,6 +109,7 @@ class Sample:
     owed: tuple[str, ...] = ()  # TCP peers to which it sent data, and from which none has come since
     unread: tuple[tuple[str, Number], ...] = ()  # TCP clients of it -> bytes of theirs that it has not read
     unaccepted: int = 0  # connections at its ports that it has not accepted
+    awaited_child: int = 0  # pid of the child for whose end its main thread waits in wait(2); 0 for any or none
 
     @property
     def main_frames(self) -> tuple[Frame, ...]:

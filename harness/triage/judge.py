@@ -26,7 +26,7 @@ from harness.triage.graph.subjects import load
 from harness.triage.pasted.other_jobs import of_one_job
 from harness.triage.ranks import with_ended_ranks, without_inherited
 from harness.triage.recorders import comparison_of
-from harness.triage.rules import RULES, Case, Ruling, over, pauses, stragglers, threads
+from harness.triage.rules import RULES, Case, Ruling, over, pauses, processes, stragglers, threads
 from harness.triage.rules.ruling import Live, Native, Watching, brief
 from harness.triage.stacks import main_stack
 from reports.headline import MOST, fits
@@ -66,7 +66,9 @@ def triage(
     graph = build(evidence, comparison if ruling is None else None)
     case = Case(evidence, comparison if ruling is None else None, graph)
     ruling = pauses.unless_only_recorded(case, stragglers.with_lateness(case, ruling or _ask(case)))
-    ruling = threads.with_crossed_locks(case, threads.with_lost_threads(case, ruling))
+    ruling = processes.with_failed_ranks(
+        case, threads.with_crossed_locks(case, threads.with_lost_threads(case, ruling))
+    )
     reason, below = _headline(ruling, evidence)
     missing = _missing(evidence, comparison, graph, ruling)
     verdict = Verdict(

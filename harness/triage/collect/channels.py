@@ -59,6 +59,8 @@ _MILLISECONDS = {"x86_64": (7, 232, 281), "aarch64": (22,)}.get(platform.machine
 # restart_syscall(2): how a poll, and a sleep or a futex with a limit, goes on after its process was stopped and
 # continued, as py-spy does it. Its arguments are those of the call that it goes on with.
 _RESTARTED = {"x86_64": 219, "aarch64": 128}.get(platform.machine(), -1)
+_WAIT4 = {"x86_64": 61, "aarch64": 260}.get(platform.machine(), -1)
+FIRST_NEGATIVE = 1 << 31  # of a pid as an argument: -1 is any child
 _PIDFD_GETFD = 438  # of include/uapi/asm-generic/unistd.h, on every architecture
 _ENDS = ("pipe:[", "socket:[")  # links of /proc/PID/fd
 _WATCHED = re.compile(r"^tfd:\s+(\d+)", re.MULTILINE)  # a descriptor that an epoll watches, in its fdinfo
@@ -172,6 +174,17 @@ def waiting(pid: int) -> Waiting:
         return Waiting(_has_limit(call, arguments), _polled(pid, arguments[0], arguments[1]) if call in _POLLS else ())
     except (OSError, ValueError):  # it ended, or it is another user's
         return Waiting()
+
+
+def awaited_child(pid: int) -> int:
+    """The child for whose end the main thread of a process waits in wait4(2); 0 if it waits for any, or does something
+    else."""
+    try:
+        call, arguments = _call(pid)
+    except (OSError, ValueError):  # it ended, it runs, or it is another user's
+        return 0
+    child = arguments[0] & 0xFFFFFFFF
+    return child if call == _WAIT4 and child < FIRST_NEGATIVE else 0
 
 
 def _timer_s(pid: int, descriptor: int) -> float | None:

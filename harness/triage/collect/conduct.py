@@ -569,6 +569,7 @@ def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, .
         owed=look.owed,
         unread=look.unread.clients[: connections.MAX_SHOWN],
         unaccepted=look.unread.unaccepted,
+        awaited_child=look.awaited_child,
     )
 
 

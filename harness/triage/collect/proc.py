@@ -78,6 +78,7 @@ class Look:
     owed: tuple[str, ...] = ()
     unread: traffic.Unread = traffic.NOTHING_UNREAD
     exit_code: int | None = None  # of a zombie
+    awaited_child: int = 0
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,7 @@ def look(pid: int, store: Collection[int] = (), beat: int = 0) -> Look:
         owed=traffic.owed(sockets)[: connections.MAX_SHOWN],
         unread=traffic.unread(sockets),
         exit_code=_exit_code(stat),
+        awaited_child=channels.awaited_child(pid),
     )
 
 

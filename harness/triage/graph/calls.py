@@ -305,7 +305,10 @@ def _called_children(
         parents = {process.pid}
     else:
         return []
-    return [child for pid in parents for child in started.get((process.host, pid), ())]
+    below = [child for pid in parents for child in started.get((process.host, pid), ())]
+    # The kernel says for which child a process waits. Where that one was not looked at, any may be meant.
+    awaited = [child for child in below if child.process.pid == process.last_look.awaited_child]
+    return awaited or below
 
 
 def _waits_for_children(subject: Subject, request: Wait | None, below: list[Subject]) -> Iterator[Wait]:
@@ -435,10 +438,9 @@ def _done(subject: Subject) -> bool:
 
 
 def _left_uncollected(subject: Subject, child: Subject) -> bool:
-    """Whether a child that is no rank was over while its parent slept in wait(2): the kernel would have woken the
-    parent if it waited for that child."""
-    process, its = subject.process, child.process
-    return its.rank is None and its.last_look.state == "Z" and process.last_look.wchan == "do_wait"
+    """Whether a child was over while its parent slept in wait(2): the kernel would have woken the parent if it waited
+    for that child."""
+    return child.process.last_look.state == "Z" and subject.process.last_look.wchan == "do_wait"
 
 
 def _waits_for_nobody(subject: Subject) -> bool:

@@ -76,7 +76,7 @@ def evidence(words: Sequence[str]) -> Evidence | None:
     processes, repeated = _processes(looks)
     processes = _with_kernel_waits(processes, reader.in_kernel)
     stacked = {process.rank for process in processes if process.rank is not None}
-    logged = _errors(reader)
+    logged = _errors(reader, stacked)
     failed = torchrun.processes(reader.failures.rows)
     processes += [_with_words(process, reader.errors.entries) for process in failed if process.rank not in stacked]
     waiting = {rank for rank, _ in reader.log.waiting}
@@ -157,11 +157,20 @@ def _world(looks: Iterable[Look]) -> int | None:
     return worlds.pop() if len(worlds) == 1 else None
 
 
-def _errors(reader: Reader) -> list[LogError]:
-    """The errors of all logs; of a rank that wrote none what torchrun's table says of its end."""
-    logged = [*reader.errors.entries, *reader.log.unranked]
-    ranks = {error.rank for error in logged if not error.echo}
-    return [*logged, *(error for error in torchrun.errors(reader.failures.rows) if error.rank not in ranks)]
+def _errors(reader: Reader, stacked: set[int]) -> list[LogError]:
+    """The errors of all logs; of a rank that wrote none what torchrun's table says of its end.
+
+    Of a rank whose stack was pasted, `stacked`, the table gives no process. So its pid in another line, as of the
+    kernel's log, gets that rank here.
+    """
+    table = list(torchrun.errors(reader.failures.rows))
+    ranks = {error.pid: error.rank for error in table if error.pid and error.rank in stacked}
+    logged = [
+        replace(error, rank=ranks[error.pid]) if error.rank is None and error.pid in ranks else error
+        for error in (*reader.errors.entries, *reader.log.unranked)
+    ]
+    with_error = {error.rank for error in logged if not error.echo}
+    return [*logged, *(error for error in table if error.rank not in with_error)]
 
 
 def _failed(logged: Iterable[LogError], ranks: set[int | None]) -> list[Process]:

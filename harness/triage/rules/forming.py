@@ -18,6 +18,7 @@ from reports.text import listed
 
 _OF_ONE_HOST = re.compile(r"(^|/| )(torchrun|accelerate|torch[./]distributed[./](run|launch)(\.py)?)( |$)")
 _NODES = re.compile(r"--(?:nnodes|num_machines)[= ](\S+)")
+_MAY_HAVE_ENDED = "read what the launcher printed: whether that rank has ended, and how"
 _STEPS = (
     "compare world size, MASTER_ADDR and MASTER_PORT on every rank",
     "every rank of the world must call new_group, members or not",
@@ -104,18 +105,18 @@ def _not_looked_at(ranks: list[Subject], place: str) -> Ruling:
 
 def _not_come(case: Case, targets: list[Subject], place: str) -> Ruling:
     why = {
-        target.key: "never started: no process has this rank"
+        target.key: "no process has this rank: it has ended, or never started"
         if not target.observed
         else f"has not come: {target.state()}"
         for target in targets
     }
-    return Ruling(
-        "HUNG", f"{place} never forms: {case.names(why)} {_how(targets[0])}", "K5", why, place=place, next=_STEPS
-    )
+    ended = () if all(target.observed for target in targets) else (_MAY_HAVE_ENDED,)
+    reason = f"{place} never forms: {case.names(why)} {_how(targets[0])}"
+    return Ruling("HUNG", reason, "K5", why, place=place, next=(*ended, *_STEPS))
 
 
 def _how(subject: Subject) -> str:
-    return "has not come" if subject.observed else "never started"
+    return "has not come" if subject.observed else "is not there"
 
 
 def _memberships(case: Case, joining: list[Subject]) -> Ruling | None:

@@ -508,7 +508,7 @@ def _first_failure(firsts: list[LogError], then: str, evidence: Iterable[str], m
     echoed = ("the process that failed or stood: its own lines, or its stack",) if first.echo else ()
     return Ruling(
         "INSUFFICIENT",
-        f"{what}: {who} {brief(first.what, MAX_WHAT if len(names) == 1 else 5)}{then}",
+        f"{what}: {who} {brief(_in_short(first.what), MAX_WHAT if len(names) == 1 else 5)}{then}",
         evidence=(*((full_text,) if len(first.what.split()) > MAX_WHAT else ()),
                   *(f"{error.file}:{error.line}: {error.of}: {error.text}" for error in firsts[: standing.MAX_LINES]),
                   *evidence),
@@ -516,6 +516,11 @@ def _first_failure(firsts: list[LogError], then: str, evidence: Iterable[str], m
         place=f"{name}:{first.line}",
         next=(first.fix, "" if _LOOK in first.fix else f"{_LOOK}   # of any process of the job that still stands"),
     )  # fmt: skip
+
+
+def _in_short(what: str) -> str:
+    """What happened, without what is said behind a colon where that is too long for a headline."""
+    return what if len(what.split()) <= MAX_WHAT else what.partition(":")[0]
 
 
 def _looked(case: Case) -> list[Subject]:

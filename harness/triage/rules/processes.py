@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from harness.triage.echoes import OUT_OF_MEMORY, is_echo, name_of
-from harness.triage.evidence import LogError, Process
+from harness.triage.evidence import PASTED, LogError, Process
 from harness.triage.graph import Subject, calls
 from harness.triage.graph.edges import superseded
 from harness.triage.graph.subjects import is_silent
@@ -25,6 +26,7 @@ BROUGHT_DOWN = frozenset(code for number in _SIGNALS for code in (-number, exit_
 # An error is dated by the end of its process, which closes its connections before that and takes a moment to end: of
 # two ends that are no further apart, neither is known to be the first.
 TOGETHER_S = 2.0
+_MISSES_NO_RANK = frozenset({"http_client", "join"})
 MAX_LOGGED = 3  # errors of a pasted log, in the evidence of a verdict
 LAST_S = 5.0  # seconds before the end; an error with more work after it did not stop the process
 
@@ -251,11 +253,12 @@ def _first(failed: list[Subject], *, apart: bool) -> list[Subject]:
 def _missed(subject: Subject, waiting: list[Subject]) -> bool:
     """Whether the dead process is a rank of the world of somebody who waits. Its end then ends that wait for all.
 
-    A process that waits for an answer over HTTP misses a server and no rank. In a world of one nobody misses anybody.
+    A process that waits for an answer over HTTP misses a server and no rank, and one that waits for the end of its
+    children, as a launcher does, misses these. In a world of one nobody misses anybody.
     """
     if subject.process.world_size == 1:
         return False
-    peers = [waiter for waiter in waiting if waiter.pending is not None or waiter.doing.kind != "http_client"]
+    peers = [waiter for waiter in waiting if waiter.pending is not None or waiter.doing.kind not in _MISSES_NO_RANK]
     return subject.rank is not None and any(same_world(subject.process, peer.process) for peer in peers)
 
 
@@ -282,6 +285,31 @@ def _unclean(process: Process) -> bool:
     if process.exit_code is not None and process.exit_code != 0:
         return True
     return process.journal is not None and not process.journal.closed
+
+
+def with_failed_ranks(case: Case, ruling: Ruling) -> Ruling:
+    """The ruling with a headline about ranks that failed while the others live, where no rule knows who waits for
+    them: they may have gone on without these, as after an `except`."""
+    live = [subject for subject in case.live() if subject.rank is not None]
+    failed = [
+        subject
+        for subject in case.graph.subjects.values()
+        if subject.ended and subject.rank is not None and (local_error(subject.process) or subject.process.exit_code)
+        and not superseded(subject.process, case.evidence.processes)
+    ]  # fmt: skip
+    if ruling.verdict != "INSUFFICIENT" or ruling.culprits or not live or not failed or case.evidence.source == PASTED:
+        return ruling
+    names = case.names(subject.key for subject in failed)
+    if names in ruling.reason:
+        return ruling
+    ends = {_why(subject) for subject in failed}
+    how = brief(ends.pop(), 8) if len(ends) == 1 else "failed"
+    return replace(
+        ruling,
+        reason=f"{names} {how}; whether the others wait for that is not known",
+        evidence=(ruling.reason, *ruling.evidence),
+        next=(*_steps(failed), *ruling.next),
+    )
 
 
 def _steps(dead: Sequence[Subject]) -> Iterator[str]:

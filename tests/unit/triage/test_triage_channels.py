@@ -351,3 +351,29 @@ def test_the_writers_of_pipes_that_are_polled_together_are_found_where_they_are_
     finally:
         for end in (*apart[0], *apart[1]):
             os.close(end)
+
+
+@pytest.mark.parametrize(("wait", "named"), [("os.waitpid(second, 0)", True), ("os.wait()", False)])
+def test_the_child_for_whose_end_a_process_waits_is_read_from_the_kernel(wait: str, named: bool) -> None:
+    code = f"""
+import os, time
+def child():
+    pid = os.fork()
+    if not pid:
+        time.sleep(60)
+        os._exit(0)
+    return pid
+first, second = child(), child()
+print(second, flush=True)
+{wait}
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            assert parent.stdout is not None
+            second = int(parent.stdout.readline())
+            until(lambda: proc.wchan(parent.pid, parent.pid) == "do_wait")
+            assert channels.awaited_child(parent.pid) == (second if named else 0)
+        finally:
+            for pid in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
+            parent.kill()

@@ -335,3 +335,23 @@ def test_a_stopped_process_beside_one_that_stands_is_named_with_the_command_that
     verdict = triage(evidence(parent, stopped), None)
     assert verdict.verdict == "INSUFFICIENT" and "71" in verdict.reason and verdict.triage is not None
     assert any(step.startswith("kill -CONT 71") for step in verdict.triage.next)
+
+
+def test_a_rank_that_failed_is_not_why_a_launcher_waits_that_sleeps_in_the_kernel() -> None:
+    """The others sleep, and then end well: a rank was optional, or its loss was caught."""
+    launcher = process(DRIVER, "process", COLLECTS, wchan="do_wait")
+    failed = dataclasses.replace(
+        rank(1, "", state="Z", world=3, ppid=DRIVER, exit_code=1, error="RuntimeError: no address"), beat=None
+    )
+    sleepers = [rank(n, "main:5 train sleep", world=3, ppid=DRIVER, wchan="hrtimer_nanosleep") for n in (0, 2)]
+    verdict = triage(evidence(launcher, failed, *sleepers))
+    assert verdict.verdict != "HUNG" and not named(verdict)
+    assert verdict.verdict != "INSUFFICIENT" or "rank 1 ended with exit code 1" in verdict.reason
+
+
+def test_the_child_for_which_the_kernel_says_a_launcher_waits_is_its_target() -> None:
+    launcher = process(DRIVER, "process", COLLECTS, wchan="do_wait")
+    looks = tuple(dataclasses.replace(look, awaited_child=97) for look in launcher.samples)
+    children = [child(pid, "main:7 lock") for pid in (96, 97)]
+    verdict = triage(evidence(dataclasses.replace(launcher, samples=looks), *children))
+    assert named(verdict) == ["node0:97"]
