@@ -149,10 +149,13 @@ class Case:
         folders = {str(PurePath(dump).parent) for dump in self.evidence.dumps}
         if not here and self.evidence.source != PASTED and 0 < len(folders) <= MAX_ROOTS:
             return shlex.join(["harness", "triage", *sorted(folders)])
-        if self.evidence.ray_nodes or len({process.host for process in here}) > 1:
+        if len({process.host for process in here}) > 1:
             return "harness triage"
         pids = {process.pid for process in here}
-        roots = [str(process.pid) for process in here if process.ppid not in pids]
+        # The pid of a driver finds the workers that its cluster started.
+        roots = [
+            str(process.pid) for process in here if process.ppid not in pids and not process.title.startswith("ray::")
+        ]
         return " ".join(["harness triage", *roots[:MAX_ROOTS]])
 
     def attach(self) -> str:
