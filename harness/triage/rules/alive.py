@@ -46,6 +46,7 @@ _TAKES_A_REQUEST = re.compile(r"(^|\.)handle_request$")  # of socketserver: it s
 _IN_PROCESS = ("lock", "queue", "select", "user", "http_server", "join")
 _PENDING = ("sleep", "http_client", "store", "device", "compile")  # kinds of what ends without this process
 _SLEEPS = re.compile("nanosleep")
+_CONNECT = re.compile("wait_woken|inet_wait_for_connect|inet_stream_connect")  # in connect(2), where it is not accepted
 _SUBPROCESS = re.compile(r"/subprocess\.py$")
 SERVER_CALLS = frozenset({"accept", "serve_forever"})  # functions of the standard library's socket and socketserver
 SERVER_FRAMES = 2  # `serve_forever` stands below its selector's `select`
@@ -324,6 +325,8 @@ def _outside(case: Case, subject: Subject, process: Process) -> str:
     no_writer = process.own_pipe or _writes(case, process, process.writer)
     if _resolved(case, subject) or (no_writer and all(map(_PIPE.search, waits))) or _fed_by_a_child(case, process):
         return ""
+    if process.asked and all(map(_CONNECT.search, waits)):
+        return f"it waits for a connection to {process.asked[0]}{_listener(case, process.asked[0])}"
     if all(map(_sleeps_elsewhere, waits)):
         awaited = wchan.words(waits[-1])
         return f"it waits for {awaited}" if awaited else f"it waits in the kernel ({waits[-1]})"
@@ -334,6 +337,14 @@ def _outside(case: Case, subject: Subject, process: Process) -> str:
         for frames in (look.main_frames for look in process.samples)
     )
     return "it waits for a request of anybody" if all(requests) else ""
+
+
+def _listener(case: Case, address: str) -> str:
+    """Who of the job listens at an address and has not accepted, in words; empty where nobody is seen to."""
+    port = address.rpartition(":")[2]
+    owners = (each for each in case.live() for at in each.process.listening if at.rpartition(":")[2] == port)
+    owner = next(owners, None)
+    return f", which {owner.label} has not accepted: {owner.state()}" if owner is not None else ""
 
 
 def _sleeps_elsewhere(wchan: str) -> bool:

@@ -616,3 +616,10 @@ def test_a_rank_that_asks_a_person_is_told_with_its_call(
     ]
     verdict = judged(dataclasses.replace(one, samples=tuple(looks_now)))
     assert (verdict.verdict == "INSUFFICIENT" and "input() at job.py:2" in verdict.reason) is asked
+
+
+def test_a_connection_that_nobody_accepts_is_told_with_who_listens() -> None:
+    listens = rank(0, WAIT, world=2, listening=("127.0.0.1:9000",))
+    asks = looks(rank(1, "main:5 work", world=2, asked=("127.0.0.1:9000",)), wchan="wait_woken")
+    verdict = triage(evidence(listens, asks), compared(group("0", {0: (6, "all_reduce"), 1: 5})))
+    assert "a connection to 127.0.0.1:9000, which rank 0 has not accepted" in verdict.account
