@@ -17,7 +17,8 @@ from harness.triage.flight.operations import peers
 from harness.triage.graph import motion
 from harness.triage.graph.subjects import Subject, ended, finished
 from harness.triage.graph.worlds import same_kind, same_world, world
-from harness.triage.places import plain
+from harness.triage.group_argument import GroupArgument, group_argument
+from harness.triage.places import plain, users
 from probes import limits
 from probes.collectives import HELPER, MAKERS, MEETING
 from reports.model import Wait
@@ -413,12 +414,27 @@ def _waits_for_broken(subject: Subject, broken: list[Subject]) -> Iterator[Wait]
     for peer in broken:
         if peer.key == subject.key or (not subject.stuck and _left_in_order(peer.process, subject.process)):
             continue
-        # One that waits for the end of its own child misses no peer that ended well.
-        if peer.process.exit_code == 0 and subject.pending is None and subject.doing.kind == "join":
+        if not may_need(subject, peer):
             continue
         if same_world(subject.process, peer.process):
             how = "has ended" if peer.ended else f"is {peer.blocked}"
             yield Wait(subject.key, peer.key, "process", f"{peer.label} {how}")
+
+
+def may_need(subject: Subject, peer: Subject) -> bool:
+    """Whether a process stands where a peer may be missing that ended without a record.
+
+    In a collective of the world's own group, by the text, each rank is needed, and in one of another group perhaps not.
+    Where the text does not tell the group, a peer that ended well may have left it in good order. Who waits for the end
+    of its own child misses nobody else.
+    """
+    if peer.process.is_recorded or peer.process.exit_code is None:
+        return True
+    if subject.pending is not None or subject.doing.kind not in _TOGETHER:
+        return peer.process.exit_code != 0 or subject.doing.kind != "join"
+    frames = [frame for frame in subject.process.main_frames if users(frame)]
+    group = group_argument(frames, subject.doing.op)
+    return group == GroupArgument() or (group is None and peer.process.exit_code != 0)
 
 
 def _waits_by_stacks(alone: Subject, ranked: list[Subject]) -> list[Wait]:
@@ -432,6 +448,8 @@ def _waits_by_stacks(alone: Subject, ranked: list[Subject]) -> list[Wait]:
             continue
         # The same rank twice: two worlds, or a restarted rank, or a trainer of one rank and the engine that it started.
         if peer.rank == alone.rank or peer.doing.kind not in _TOGETHER:
+            return []
+        if not may_need(peer, alone):
             return []
         peers.append(peer)
     return [

@@ -10,7 +10,7 @@ from dataclasses import replace
 from harness.triage.echoes import OUT_OF_MEMORY, is_echo, name_of
 from harness.triage.evidence import PASTED, LogError, Process
 from harness.triage.graph import Subject, calls
-from harness.triage.graph.edges import superseded
+from harness.triage.graph.edges import may_need, superseded
 from harness.triage.graph.subjects import is_silent
 from harness.triage.graph.worlds import same_world
 from harness.triage.pasted.errors import READ_ON
@@ -202,7 +202,7 @@ def _ended(case: Case, waiting: list[Subject]) -> list[Subject]:
         if subject.ended
         and not subject.launcher
         and not superseded(subject.process, case.evidence.processes)
-        and (subject.key in awaited or (_unclean(subject.process) and _missed(subject, waiting)))
+        and (subject.key in awaited or (_unclean(subject.process) and _missed(case, subject, waiting)))
     ]
 
 
@@ -250,16 +250,24 @@ def _first(failed: list[Subject], *, apart: bool) -> list[Subject]:
     return [subject for subject in failed if age[subject.key] > oldest[hosts[subject.key]] - TOGETHER_S]
 
 
-def _missed(subject: Subject, waiting: list[Subject]) -> bool:
-    """Whether the dead process is a rank of the world of somebody who waits. Its end then ends that wait for all.
+def _missed(case: Case, subject: Subject, waiting: list[Subject]) -> bool:
+    """Whether the dead process is a rank of the world of somebody who waits, nothing says for whom. Its end then ends
+    that wait for all.
 
     A process that waits for an answer over HTTP misses a server and no rank, and one that waits for the end of its
     children, as a launcher does, misses these. In a world of one nobody misses anybody.
     """
     if subject.process.world_size == 1:
         return False
-    peers = [waiter for waiter in waiting if waiter.pending is not None or waiter.doing.kind not in _MISSES_NO_RANK]
-    return subject.rank is not None and any(same_world(subject.process, peer.process) for peer in peers)
+    peers = [
+        waiter
+        for waiter in waiting
+        if waiter.key not in case.graph.waiting
+        and (waiter.pending is not None or waiter.doing.kind not in _MISSES_NO_RANK)
+    ]
+    return subject.rank is not None and any(
+        same_world(subject.process, peer.process) and may_need(peer, subject) for peer in peers
+    )
 
 
 def local_error(process: Process) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
-from triage_evidence import compared, evidence, group, process, rank
+from triage_evidence import TORCH, compared, evidence, group, process, rank
 
-from harness.triage.evidence import Beat, Group, Journal, OpenSpan, Process, Sample
+from harness.triage.evidence import Beat, Frame, Group, Journal, OpenSpan, Process, Sample
 from harness.triage.judge import triage
 from harness.triage.ranks import with_ended_ranks, without_inherited
 from reports.model import Verdict
@@ -275,3 +276,19 @@ def test_the_rank_that_ended_is_named_where_the_others_wait() -> None:
     verdict = triage(evidence(*ranks, source="pid"))
     assert verdict.triage is not None and named(verdict) == ["node:102"]
     assert (verdict.triage.hang, verdict.triage.culprits[0].rank) == ("K4", 2)
+
+
+@pytest.mark.parametrize(("group", "missed"), [("", True), (", group=actors", False)])
+def test_a_rank_that_ended_well_is_missed_in_the_groups_of_the_world_alone(
+    tmp_path: Path, group: str, missed: bool
+) -> None:
+    program = tmp_path / "job.py"
+    program.write_text(f"def main():\n    dist.all_reduce(x{group})\n")
+    frames = (Frame("all_reduce", TORCH, 100), Frame("main", str(program), 2))
+    ranks = []
+    for each in (child(0), child(1)):
+        looks = tuple(dataclasses.replace(look, threads=(dataclasses.replace(look.threads[0], frames=frames),),
+                                          net_quiet_s=60.0) for look in each.samples)  # fmt: skip
+        ranks.append(dataclasses.replace(each, host="node", samples=looks))
+    verdict = triage(evidence(*ranks, zombie(102, code=0), source="live", stall_s=0.0))
+    assert (named(verdict) == ["node:102"]) is missed, verdict.reason
