@@ -329,7 +329,8 @@ def _outside(case: Case, subject: Subject, process: Process) -> str:
         return f"it waits for a connection to {process.asked[0]}{_listener(case, process.asked[0])}"
     if all(map(_sleeps_elsewhere, waits)):
         awaited = wchan.words(waits[-1])
-        return f"it waits for {awaited}" if awaited else f"it waits in the kernel ({waits[-1]})"
+        wait = f"it waits for {awaited}" if awaited else f"it waits in the kernel ({waits[-1]})"
+        return f"{wait}, and keeps the interpreter lock" if _main_keeps_interpreter_lock(process) else wait
     if all(map(_POLL.search, waits)) and _may_be_woken(subject):
         return "it waits for what may come through one of several files"
     requests = (
@@ -337,6 +338,11 @@ def _outside(case: Case, subject: Subject, process: Process) -> str:
         for frames in (look.main_frames for look in process.samples)
     )
     return "it waits for a request of anybody" if all(requests) else ""
+
+
+def _main_keeps_interpreter_lock(process: Process) -> bool:
+    """Whether the main thread holds the interpreter lock at every look, as in a native call that does not let it go."""
+    return all(any(thread.gil and thread.leads for thread in look.threads) for look in process.samples)
 
 
 def _listener(case: Case, address: str) -> str:

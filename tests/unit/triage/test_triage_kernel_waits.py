@@ -623,3 +623,10 @@ def test_a_connection_that_nobody_accepts_is_told_with_who_listens() -> None:
     asks = looks(rank(1, "main:5 work", world=2, asked=("127.0.0.1:9000",)), wchan="wait_woken")
     verdict = triage(evidence(listens, asks), compared(group("0", {0: (6, "all_reduce"), 1: 5})))
     assert "a connection to 127.0.0.1:9000, which rank 0 has not accepted" in verdict.account
+
+
+@pytest.mark.parametrize("gil", [True, False])
+def test_a_native_call_that_keeps_the_interpreter_lock_is_told(gil: bool) -> None:
+    verdict = judged(looks(rank(1, "main:5 work", world=2, gil=gil), wchan="__do_sys_pause"))
+    assert "it waits for a signal" in verdict.account
+    assert ("keeps the interpreter lock" in verdict.account) is gil
