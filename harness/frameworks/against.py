@@ -56,7 +56,7 @@ _READ_TOGETHER = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty"
 
 
 @dataclass(frozen=True)
-class Told:
+class JobCommand:
     """One command with its settings. `name`: A or B."""
 
     name: Literal["A", "B"]
@@ -153,7 +153,7 @@ def words(command: str) -> list[str]:
     return lines[0] if len(lines) == 1 else ["bash", "-c", command]
 
 
-def read(name: Literal["A", "B"], wrapped: Wrapped, framework: str = AUTO) -> Told:
+def read(name: Literal["A", "B"], wrapped: Wrapped, framework: str = AUTO) -> JobCommand:
     """Read one command. Nothing of it is run."""
     command = wrapped.command
     _refuse_script_elsewhere(name, wrapped)
@@ -176,7 +176,7 @@ def read(name: Literal["A", "B"], wrapped: Wrapped, framework: str = AUTO) -> To
         )
     examined = examined_by(job, start)
     version = job.installed.version if job.installed else ""
-    return Told(
+    return JobCommand(
         name=name,
         framework=job.framework,
         wrapped=wrapped,
@@ -218,7 +218,7 @@ def _surroundings(wrapped_a: Wrapped, wrapped_b: Wrapped) -> Iterator[Outcome]:
         yield from (Unseen(f"command {name}: {reason}") for reason in reasons if reason not in others)
 
 
-def _settings(command_a: Told, command_b: Told) -> Iterator[Outcome]:
+def _settings(command_a: JobCommand, command_b: JobCommand) -> Iterator[Outcome]:
     if command_a.framework is not command_b.framework:
         yield from _concepts(command_a, command_b)
         return
@@ -244,7 +244,7 @@ def _settings(command_a: Told, command_b: Told) -> Iterator[Outcome]:
     yield Fine(f"{equal_count} settings are alike")
 
 
-def _has_equal_value(command_a: Told, command_b: Told, name: str) -> bool:
+def _has_equal_value(command_a: JobCommand, command_b: JobCommand, name: str) -> bool:
     meaning = _meaning(command_a.framework, name)
     default = None if meaning is None else meaning.default
     first, second = (side.settings.values.get(name, default) for side in (command_a, command_b))
@@ -272,7 +272,7 @@ def _differs(concept: Concept, title: str, *stated: str, engine: str = "") -> Pr
     return Problem(concept.severity, f"{title} differs", "; ".join(stated), concept.does, fix)
 
 
-def _concepts(command_a: Told, command_b: Told) -> Iterator[Outcome]:
+def _concepts(command_a: JobCommand, command_b: JobCommand) -> Iterator[Outcome]:
     """Compare commands of two frameworks, in the terms that both have."""
     yield Problem(
         "info", "the frameworks differ", f"A: {command_a.framework.name}; B: {command_b.framework.name}",
@@ -302,7 +302,7 @@ def _concepts(command_a: Told, command_b: Told) -> Iterator[Outcome]:
     yield Fine(f"{equal_count} settings mean the same")
 
 
-def _of_one_framework(*commands: Told) -> Iterator[Outcome]:
+def _of_one_framework(*commands: JobCommand) -> Iterator[Outcome]:
     """Report what commands of two frameworks say that only one of the frameworks knows: the ranks, and other words."""
     names = {name for side in commands for name in (*side.settings.values, *side.settings.unknown)}
     if names & launcher.MEANINGS.keys():
@@ -332,7 +332,7 @@ class _Entry:
 _ABSENT = _Entry()
 
 
-def _by_concept(side: Told) -> dict[str, _Entry]:
+def _by_concept(side: JobCommand) -> dict[str, _Entry]:
     settings = side.settings
     entries: dict[str, _Entry] = {}
     for name, meaning in side.framework.meanings.items():
@@ -347,19 +347,19 @@ def _by_concept(side: Told) -> dict[str, _Entry]:
     return entries
 
 
-def _set_in_command(side: Told) -> list[str]:
+def _set_in_command(side: JobCommand) -> list[str]:
     """Settings that the command itself sets."""
     return [name for name in side.settings.values if side._where(name) == "in the command"]
 
 
-def _unread(command_a: Told, command_b: Told) -> Iterator[Outcome]:
+def _unread(command_a: JobCommand, command_b: JobCommand) -> Iterator[Outcome]:
     """Report settings that may be in places that were not read."""
     for side in (command_a, command_b):
         if side.settings.unread and command_a.settings.unread != command_b.settings.unread:
             yield Unseen(f"command {side.name}: {side.settings.unread}")
 
 
-def _other_words(command_a: Told, command_b: Told) -> Iterator[Outcome]:
+def _other_words(command_a: JobCommand, command_b: JobCommand) -> Iterator[Outcome]:
     """Report words of the commands that differ where no setting does: what reads them was not seen."""
     # Options of a script that a setting is read from: "--batch 64 in the command, by train.py:8".
     places = [place for side in (command_a, command_b) for place in side.settings.places.values()]
@@ -377,7 +377,7 @@ def _other_words(command_a: Told, command_b: Told) -> Iterator[Outcome]:
         )  # fmt: skip
 
 
-def _unnamed(side: Told, followed: set[str]) -> Counter[str]:
+def _unnamed(side: JobCommand, followed: set[str]) -> Counter[str]:
     """The words of a command that are no setting's own `name=value`, nor a followed option with its value; numbers as
     they are, however they are written."""
     words: Counter[str] = Counter()
@@ -397,7 +397,7 @@ def _number(word: str) -> str:
         return word
 
 
-def _kwargs(command_a: Told, command_b: Told) -> Iterator[Outcome]:
+def _kwargs(command_a: JobCommand, command_b: JobCommand) -> Iterator[Outcome]:
     """Compare arguments that are passed directly to the engines, by what they mean in each."""
     if not command_a.framework.engine_kwargs:
         return
@@ -416,7 +416,7 @@ def _kwargs(command_a: Told, command_b: Told) -> Iterator[Outcome]:
             yield side.unseen(unnamed)
 
 
-def _engine_arguments(command: Told, prefix: str) -> servers.EngineArguments:
+def _engine_arguments(command: JobCommand, prefix: str) -> servers.EngineArguments:
     """The arguments that a command passes directly to its engine."""
     settings = passed_on(command.framework, command.settings.values, command.engine)
     values = {name.removeprefix(f"{prefix}.{command.engine}."): value for name, value in settings.items()}
@@ -429,7 +429,7 @@ def _stated(side: servers.EngineArguments, name: str) -> str:
     return f"{side.name}: {argument}, which is {name} {_scrubbed(side.value(name))}"
 
 
-def _variables(command_a: Told | PlainCommand, command_b: Told | PlainCommand) -> Iterator[Outcome]:
+def _variables(command_a: JobCommand | PlainCommand, command_b: JobCommand | PlainCommand) -> Iterator[Outcome]:
     first, second = command_a.variables, command_b.variables
     for name in sorted({*first, *second}):
         if first.get(name) != second.get(name):
@@ -442,7 +442,7 @@ def _variable(name: str, variables: Mapping[str, str]) -> str:
     return redaction.arguments([f"{name}={variables[name]}"])[0] if name in variables else "not set"
 
 
-def _meant(command_a: Told, command_b: Told) -> Iterator[Outcome]:
+def _meant(command_a: JobCommand, command_b: JobCommand) -> Iterator[Outcome]:
     """Report settings that are equal in both commands, but that the two engines interpret differently."""
     if not (command_a.engine and command_b.engine):
         yield Unseen("which engine draws in each is not known: what they take another way is not compared")
@@ -456,7 +456,7 @@ def _meant(command_a: Told, command_b: Told) -> Iterator[Outcome]:
     yield from _left_out(command_a, command_b)
 
 
-def _context(command_a: Told, command_b: Told) -> Iterator[Outcome]:
+def _context(command_a: JobCommand, command_b: JobCommand) -> Iterator[Outcome]:
     """Report that the engines count their context another way, unless both have room for the longest sample."""
     problem = servers.context(command_a.engine, command_b.engine)
     if problem is not None and _has_room(command_a) and _has_room(command_b):
@@ -465,7 +465,7 @@ def _context(command_a: Told, command_b: Told) -> Iterator[Outcome]:
         yield problem
 
 
-def _has_room(side: Told) -> bool:
+def _has_room(side: JobCommand) -> bool:
     """Whether the longest prompt and response that a command names leave an engine what it keeps for itself."""
     entries, argument = _by_concept(side), native_arguments.table("engine", side.engine)["max_model_len"]
     context, prompt, response = (
@@ -476,7 +476,7 @@ def _has_room(side: Told) -> bool:
     )
 
 
-def _read_differently(side: Told, other_engine: str) -> Iterator[Problem]:
+def _read_differently(side: JobCommand, other_engine: str) -> Iterator[Problem]:
     """Yield sampling parameters that mean another thing in this side's engine than in the other's.
 
     The side's own values are judged in both engines: equal values differ only if the engines interpret them
@@ -503,7 +503,7 @@ def _read_differently(side: Told, other_engine: str) -> Iterator[Problem]:
             )  # fmt: skip
 
 
-def _left_out(command_a: Told, command_b: Told) -> Iterator[Outcome]:
+def _left_out(command_a: JobCommand, command_b: JobCommand) -> Iterator[Outcome]:
     """Report what engines do without an argument, if they do different things and not both commands give it.
 
     A framework may give it by itself, which is not known here.
@@ -517,7 +517,7 @@ def _left_out(command_a: Told, command_b: Told) -> Iterator[Outcome]:
         )  # fmt: skip
 
 
-def _gives(side: Told, parameter: str) -> bool:
+def _gives(side: JobCommand, parameter: str) -> bool:
     """Whether a command, or its framework by a default that is known here, gives its engine this parameter."""
     prefix = side.framework.engine_kwargs
     if prefix and _engine_arguments(side, prefix).gives(parameter):
@@ -527,17 +527,17 @@ def _gives(side: Told, parameter: str) -> bool:
     return _by_concept(side).get(term, _ABSENT).value is not None
 
 
-def _trapped(command_a: Told, command_b: Told) -> list[Item]:
+def _trapped(command_a: JobCommand, command_b: JobCommand) -> list[Item]:
     """Traps that only one of the commands has: they make a difference although no setting differs."""
     hazards_a, hazards_b = _hazards(command_a), _hazards(command_b)
     return [*_only_in(command_a, hazards_a, hazards_b), *_only_in(command_b, hazards_b, hazards_a)]
 
 
-def _hazards(side: Told) -> list[Hazard]:
+def _hazards(side: JobCommand) -> list[Hazard]:
     return [item for item in trapped(side.framework, side.settings, side.version) if isinstance(item, Hazard)]
 
 
-def _only_in(side: Told, hazards: list[Hazard], others: list[Hazard]) -> list[Hazard]:
+def _only_in(side: JobCommand, hazards: list[Hazard], others: list[Hazard]) -> list[Hazard]:
     elsewhere = {(item.check, item.what) for item in others}
     where = (f"command {side.name}",)
     return [replace(item, where=where) for item in hazards if (item.check, item.what) not in elsewhere]

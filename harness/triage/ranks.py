@@ -146,10 +146,10 @@ def with_ended_ranks(evidence: Evidence) -> Evidence:
     for process in evidence.processes:
         if process.rank is not None and process.ppid > 1 and _is_on_one_host(process):
             launched.setdefault((process.host, process.ppid, world(process)), []).append(process)
-    found: dict[str, Process] = {}
+    ended_ranks: dict[str, Process] = {}
     for siblings in launched.values():
-        found |= _ended_beside(siblings, evidence)
-    return replace(evidence, processes=tuple(found.get(process.key, process) for process in evidence.processes))
+        ended_ranks |= _ended_beside(siblings, evidence)
+    return replace(evidence, processes=tuple(ended_ranks.get(process.key, process) for process in evidence.processes))
 
 
 def _is_on_one_host(process: Process) -> bool:

@@ -86,7 +86,7 @@ def is_outlived(case: Case, key: str, faults: Mapping[str, str]) -> bool:
     by_key = {process.key: process for process in case.evidence.processes}
     process = by_key[key]
     if process.rank is not None:
-        return any(_replaces(other, process) for other in by_key.values() if other.key not in faults)
+        return any(_replaces(later, process) for later in by_key.values() if later.key not in faults)
     if _is_left_behind(process, by_key):
         return True
     program = next((each for each in _ancestors(process, by_key) if each.key in faults or in_good_order(each)), None)
@@ -105,14 +105,14 @@ def _is_left_behind(process: Process, by_key: Mapping[str, Process]) -> bool:
     if parent is None:
         return False
     looks = zip(process.samples, parent.samples, strict=False)
-    return sum(own.state == "Z" and parents.state not in ENDED for own, parents in looks) > 1
+    return sum(look.state == "Z" and parent_look.state not in ENDED for look, parent_look in looks) > 1
 
 
-def _replaces(other: Process, process: Process) -> bool:
+def _replaces(later: Process, process: Process) -> bool:
     """Whether a process ended in good order that has the rank of one that failed before it."""
-    same = (other.rank, other.engine) == (process.rank, process.engine) and same_world(other, process)
-    end_s, failed_s = dated_end_s(other), dated_end_s(process)
-    return same and in_good_order(other) and end_s is not None and failed_s is not None and failed_s > end_s
+    is_one_rank = (later.rank, later.engine) == (process.rank, process.engine) and same_world(later, process)
+    end_s, failed_s = dated_end_s(later), dated_end_s(process)
+    return is_one_rank and in_good_order(later) and end_s is not None and failed_s is not None and failed_s > end_s
 
 
 def dated_end_s(process: Process) -> float | None:

@@ -103,20 +103,20 @@ class _FirstDeath:
 def in_bad_order(case: Case, ends: Ends) -> Ruling:
     """INSUFFICIENT, with the first death."""
     death = _FirstDeath.of(case, ends)
-    key = death.process.key
+    first_key = death.process.key
     alike: dict[str, list[str]] = {}
     for first in death.keys:
         alike.setdefault(ends.faults[first], []).append(first)
     end_texts = [_end_text(case, keys, fault) for fault, keys in alike.items()]
-    line = ends.kernel_lines.get(key)
-    later = {other: fault for other, fault in ends.faults.items() if other not in death.keys}
+    line = ends.kernel_lines.get(first_key)
+    later = {key: fault for key, fault in ends.faults.items() if key not in death.keys}
     return Ruling(
         "INSUFFICIENT",
         f"the run has ended, and not in good order: {_what_happened(death, end_texts)}",
         place=death.raised_at,
         evidence=(
             *_without_a_record(death.gone_before),
-            *_end_lines(death, end_texts, is_absent=key in ends.absences),
+            *_end_lines(death, end_texts, is_absent=first_key in ends.absences),
             *([f"{death.names} raised it at {death.raised_at}"] if death.raised_at else []),
             *_phase(death.process, death.fault),
             *(_memory(case.evidence.peaks) if death.is_killed else []),
@@ -124,10 +124,10 @@ def in_bad_order(case: Case, ends: Ends) -> Ruling:
             *_afterwards(case, later),
             untaken(case),
         ),
-        missing=tuple(f"{case.names([other])} {fault}" for other, fault in ends.faults.items()),
+        missing=tuple(f"{case.names([key])} {fault}" for key, fault in ends.faults.items()),
         next=(
             *(f"read the end of the log of {peak.name}: it ended first" for peak in death.gone_before[:1]),
-            _first_step(death, line, for_memory=key in ends.kills or bool(death.memory_limits)),
+            _first_step(death, line, for_memory=first_key in ends.kills or bool(death.memory_limits)),
             Watching("harness watch -- COMMAND   # looks before the end"),
         ),
     )
@@ -155,15 +155,16 @@ def _gone_before(case: Case, first: Process) -> list[Peak]:
     keys = {process.key for process in case.evidence.processes}
     peaks = {f"{peak.host}:{peak.pid}": peak for peak in case.evidence.peaks}
     after_s = peaks[first.key].gone_s if first.key in peaks else 0.0
-    gone = [peak for key, peak in peaks.items() if key not in keys and after_s < peak.gone_s <= after_s + PEER_GONE_S]
-    return sorted(gone, key=lambda peak: -peak.gone_s)
+    unrecorded = (peak for key, peak in peaks.items() if key not in keys)
+    before = [peak for peak in unrecorded if after_s < peak.gone_s <= after_s + PEER_GONE_S]
+    return sorted(before, key=lambda peak: -peak.gone_s)
 
 
-def _without_a_record(gone: Sequence[Peak]) -> list[str]:
+def _without_a_record(peaks: Sequence[Peak]) -> list[str]:
     return [
         f"{peak.name} (pid {peak.pid} on {peak.host}) had ended before, {duration_text(peak.gone_s)} before the last "
         "look of the watch; how is not known"
-        for peak in gone[:MAX_AFTER]
+        for peak in peaks[:MAX_AFTER]
     ]
 
 

@@ -44,16 +44,16 @@ def over(case: Case) -> Ruling | None:
     if ends.faults and len(answers) == len(ends.faults):
         return _on_request(case, list(answers))
     ends = ends.without(answers)
-    told = outlived_lines(case, outlived)
+    outlived_ends = outlived_lines(case, outlived)
     if ends.faults:
         ruling = after_early_end(case, ends.faults) or in_bad_order(case, ends)
-        return replace(ruling, evidence=(*ruling.evidence[:-1], *told, *ruling.evidence[-1:]))
+        return replace(ruling, evidence=(*ruling.evidence[:-1], *outlived_ends, *ruling.evidence[-1:]))
     if unknown := [key for key in unknown_ends(case) if key not in outlived]:
         ruling = _in_unknown_order(case, unknown)
-        return replace(ruling, evidence=(*ruling.evidence, *told))
+        return replace(ruling, evidence=(*ruling.evidence, *outlived_ends))
     count = f"{len(processes)} {agreeing(len(processes), 'process', 'processes')}"
     ruling = _good_order(case, f"the run has ended in good order{ago(case)}", count)
-    return replace(ruling, evidence=told)
+    return replace(ruling, evidence=outlived_ends)
 
 
 def unrecorded(exit_code: int, ended_by: EndedBy | None = None) -> Ruling:
