@@ -49,6 +49,9 @@ def is_overdue(pending: Collective | None, stall_s: float) -> bool:
     return pending is not None and (pending.age_s is None or pending.age_s >= max(HELD_S, stall_s / 2))
 
 
+DATA_CAME = "data went through the pipe or socket at which it waits"
+
+
 @dataclass(frozen=True)
 class Surroundings:
     """Facts about the job and the host that hold whatever the process does.
@@ -107,7 +110,7 @@ def _serves(process: Process, now: stacks.Doing, around: Surroundings, gap: floa
 def _goes_on(process: Process, now: stacks.Doing, before: stacks.Doing, around: Surroundings) -> str:
     """Say in words that the wait of its main thread went on: it got data, or came to the next wait."""
     if _gets_on(process):
-        return "data went through the pipe or socket at which it waits"
+        return DATA_CAME
     if not around.stall_s and (text := _counted_lately(process)):
         return text
     return passes(process, now, before, gpu=around.gpu)

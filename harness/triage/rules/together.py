@@ -41,7 +41,7 @@ def locked(case: Case) -> Ruling | None:
     return Ruling(
         "HUNG",
         f"{case.names(subject.key for subject in stuck)}: {_reason(first, whose, at)}",
-        "K6" if ring else "K4",
+        "K6" if ring or len(_in_two_locks(first.process)) > 1 else "K4",
         {subject.key: _why(subject) for subject in stuck},
         place=ring[0] if ring else _place(first),
         frames={first.key: ring[0] if ring else _place(first)},
@@ -143,6 +143,11 @@ def _wait(thread: Thread) -> str:
     return f"{name(thread)} waits{awaits} at {user_frame(thread.frames)}{inside}"
 
 
+def _in_two_locks(process: Process) -> list[Thread]:
+    """Threads that keep a lock and wait for another one, by the text, which may be arguments of one function."""
+    return [thread for thread in _own(process) if _lock(thread) and _kept(thread)]
+
+
 def _in_pool(process: Process) -> list[Thread]:
     """Threads of pools that wait, in a task, for the result of another task."""
     return [
@@ -177,7 +182,7 @@ def _next(process: Process, ring: list[str]) -> tuple[str, ...]:
             Live("py-spy dump --pid PID   # where its threads stand"),
         )
     waits = [(thread, frame) for thread in _own(process) if (frame := inner_frame(thread.frames)) is not None]
-    keeping = [user_frame(thread.frames) for thread, _ in waits if _lock(thread) and _kept(thread)]
+    keeping = [user_frame(thread.frames) for thread in _in_two_locks(process)]
     steps: list[str] = []
     if places := list(dict.fromkeys(ring or keeping)):
         steps = [IN_ONE_ORDER.format(places=" and ".join(places))] if len(ring or keeping) > 1 else []

@@ -103,7 +103,7 @@ def live(*processes: Process) -> Evidence:
             ("join", "reload", "serve"), "K6", "engine.py:13 in update", "same order", id="each other's locks"
         ),
         pytest.param(("serve", "reload"), "K6", "engine.py:21 in read", "same order", id="the main thread among them"),
-        pytest.param(("join", "move", "move"), "K4", "engine.py:37 in move", "same order", id="locks without names"),
+        pytest.param(("join", "move", "move"), "K6", "engine.py:37 in move", "same order", id="locks without names"),
         pytest.param(("join", "take", "work"), "K4", "engine.py:26 in take", "notification", id="a missed notify"),
         pytest.param(("take", "work"), "K4", "engine.py:26 in take", "notification", id="the main thread missed it"),
         pytest.param(("nest", "nest"), "K4", "engine.py:33 in work", "engine.py:33", id="a task that waits"),
