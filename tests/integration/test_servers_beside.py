@@ -85,7 +85,7 @@ def ended(*command: str, environ: dict[str, str] | None = None) -> Iterator[subp
 
 
 def asleep_in_request(process: subprocess.Popen[str]) -> bool:
-    return bool(channels.reading(process.pid) or channels.waiting(process.pid).polled)
+    return bool(channels.reading(process.pid).link or channels.waiting(process.pid).polled)
 
 
 def quiet_s(pid: int) -> float:
