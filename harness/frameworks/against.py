@@ -23,7 +23,7 @@ from harness.frameworks.detection import AUTO, Job, detect, of, recognised, star
 from harness.frameworks.engine_arguments import drawing_engine, other_defaults, passed_on
 from harness.frameworks.examine import OPTIONS, items, trapped
 from harness.frameworks.examine import read as examined_by
-from harness.frameworks.plain_commands import PlainCommand
+from harness.frameworks.plain_commands import SHOWN, PlainCommand, number
 from harness.frameworks.settings import Settings
 from harness.frameworks.shared_meanings import (
     CONCEPTS,
@@ -50,7 +50,6 @@ RULES = {
     CHECK: "Settings that differ between two commands, and what each changes in the run.",
     MEANT: "Settings that are equal in two commands, and that their engines or frameworks read differently.",
 }
-SHOWN = 60  # characters of a value that a sentence shows
 # Sampling parameters whose combinations engines interpret differently.
 _READ_TOGETHER = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
@@ -129,8 +128,8 @@ def compare(
             _refuse_script_elsewhere("A", wrapped_a)
             _refuse_script_elsewhere("B", wrapped_b)
             plain_a, plain_b = plain_commands.split("A", wrapped_a), plain_commands.split("B", wrapped_b)
-            words_apart = plain_commands.differences(plain_a, plain_b)
-            return items(CHECK, [*words_apart, *_variables(plain_a, plain_b), *surroundings], "the commands")
+            outcomes = [*_of_words(plain_a, plain_b), *_variables(plain_a, plain_b), *surroundings]
+            return items(CHECK, outcomes, "the commands")
     jobs = read("A", wrapped_a, framework), read("B", wrapped_b, framework)
     outcomes = [*_settings(*jobs), *_variables(*jobs)]
     if all(isinstance(outcome, Fine) for outcome in outcomes):
@@ -242,6 +241,16 @@ def _settings(command_a: JobCommand, command_b: JobCommand) -> Iterator[Outcome]
     yield from _unread(command_a, command_b)
     yield from _kwargs(command_a, command_b)
     yield Fine(f"{equal_count} settings are alike")
+
+
+def _of_words(command_a: PlainCommand, command_b: PlainCommand) -> Iterator[Outcome]:
+    """Compare commands of no known framework by their words, of which it is not known what they change."""
+    unequal = plain_commands.differences(command_a, command_b)
+    for name, stated in unequal.items():
+        yield _differs(UNKNOWN, name, *stated)
+    equal_count = len({*command_a.options, *command_b.options} - unequal.keys())
+    yield Fine(f"{equal_count} options are alike")
+    yield Unseen("what a program reads beside its command line, such as a configuration file or its own defaults")
 
 
 def _has_equal_value(command_a: JobCommand, command_b: JobCommand, name: str) -> bool:
@@ -385,16 +394,9 @@ def _unnamed(side: JobCommand, followed: set[str]) -> Counter[str]:
     for word in side.start.arguments:
         is_read = word.lstrip("-+~").partition("=")[0] in side.settings.values
         if not is_read and not followed & {word.partition("=")[0], before}:
-            words[_number(word)] += 1
+            words[str(number(word))] += 1
         before = word
     return words
-
-
-def _number(word: str) -> str:
-    try:
-        return repr(float(word))
-    except ValueError:
-        return word
 
 
 def _kwargs(command_a: JobCommand, command_b: JobCommand) -> Iterator[Outcome]:

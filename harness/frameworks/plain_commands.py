@@ -7,13 +7,11 @@ what the program reads beside its command line is reported as not compared.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
 from harness.frameworks.argv import taken_apart
-from harness.frameworks.shared_meanings import UNKNOWN
 from harness.frameworks.wrapping import Wrapped, changed_variables
 from probes import redaction
 
@@ -64,34 +62,30 @@ def split(name: Literal["A", "B"], wrapped: Wrapped) -> PlainCommand:
     )
 
 
-def differences(command_a: PlainCommand, command_b: PlainCommand) -> Iterator[Outcome]:
-    """What differs between the words of two commands."""
+def differences(command_a: PlainCommand, command_b: PlainCommand) -> dict[str, tuple[str, str]]:
+    """What differs between the words of two commands: its name, and what each of them says of it."""
+    unequal: dict[str, tuple[str, str]] = {}
     if command_a.program != command_b.program:
-        programs = (f"{side.name}: {_shown('', ' '.join(side.program))}" for side in (command_a, command_b))
-        yield _difference("the program", programs)
-    names = sorted({*command_a.options, *command_b.options})
-    unequal = [name for name in names if not _is_equal(command_a.options.get(name), command_b.options.get(name))]
-    for name in unequal:
-        yield _difference(name, (side.stated(name) for side in (command_a, command_b)))
-    yield Fine(f"{len(names) - len(unequal)} options are alike")
-    yield Unseen("what a program reads beside its command line, such as a configuration file or its own defaults")
+        unequal["the program"] = (_program(command_a), _program(command_b))
+    for name in sorted({*command_a.options, *command_b.options}):
+        if not _is_equal(command_a.options.get(name), command_b.options.get(name)):
+            unequal[name] = (command_a.stated(name), command_b.stated(name))
+    return unequal
 
 
-def _difference(title: str, stated: Iterator[str]) -> Problem:
-    return Problem(
-        UNKNOWN.severity, f"{title} differs", "; ".join(stated), UNKNOWN.does,
-        "write it alike in both commands, or expect what it does",
-    )  # fmt: skip
+def _program(command: PlainCommand) -> str:
+    return f"{command.name}: {_shown('', ' '.join(command.program))}"
 
 
 def _is_equal(values_a: Sequence[str] | None, values_b: Sequence[str] | None) -> bool:
     """Whether an option has the same values in both, numbers however they are written."""
     if values_a is None or values_b is None:
         return False
-    return [_plain(value) for value in values_a] == [_plain(value) for value in values_b]
+    return list(map(number, values_a)) == list(map(number, values_b))
 
 
-def _plain(value: str) -> str | float:
+def number(value: str) -> str | float:
+    """A word as a number, however it is written; as it is if it is none."""
     try:
         return float(value)
     except ValueError:

@@ -147,12 +147,14 @@ class Waiting(NamedTuple):
     """How a thread waits in its system call.
 
     `timed`: the wait has a time limit, as a sleep does. `polled`: links of the descriptors of a poll, as "socket:[7]".
-    `sleeps_s`: seconds that a sleep still lasts, at most; None for another wait.
+    `sleeps_s`: seconds that a sleep still lasts, at most; None for another wait. `child`: the one for whose end it
+    waits in wait4(2); 0 for any or none.
     """
 
     timed: bool = False
     polled: tuple[str, ...] = ()
     sleeps_s: float | None = None
+    child: int = 0
 
 
 def waiting(pid: int) -> Waiting:
@@ -167,6 +169,9 @@ def waiting(pid: int) -> Waiting:
             return Waiting(timed=True, sleeps_s=_sleeps_s(pid, *arguments[:3]))
         if call in _READS and (left_s := _timer_s(pid, arguments[0])) is not None:
             return Waiting(timed=True, sleeps_s=left_s)
+        if call == _WAIT4:
+            child = arguments[0] & 0xFFFFFFFF
+            return Waiting(child=child if child < FIRST_NEGATIVE else 0)
         if call not in _TIMEOUT_AT:
             return Waiting()
         if call in _EPOLLS and not _has_limit(call, arguments) and (timers := _timers_s(pid, arguments[0])):
@@ -174,17 +179,6 @@ def waiting(pid: int) -> Waiting:
         return Waiting(_has_limit(call, arguments), _polled(pid, arguments[0], arguments[1]) if call in _POLLS else ())
     except (OSError, ValueError):  # it ended, or it is another user's
         return Waiting()
-
-
-def awaited_child(pid: int) -> int:
-    """The child for whose end the main thread of a process waits in wait4(2); 0 if it waits for any, or does something
-    else."""
-    try:
-        call, arguments = _call(pid)
-    except (OSError, ValueError):  # it ended, it runs, or it is another user's
-        return 0
-    child = arguments[0] & 0xFFFFFFFF
-    return child if call == _WAIT4 and child < FIRST_NEGATIVE else 0
 
 
 def _timer_s(pid: int, descriptor: int) -> float | None:

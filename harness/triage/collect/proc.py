@@ -143,7 +143,7 @@ def look(pid: int, store: Collection[int] = (), beat: int = 0) -> Look:
         owed=traffic.owed(sockets)[: connections.MAX_SHOWN],
         unread=traffic.unread(sockets),
         exit_code=_exit_code(stat),
-        awaited_child=channels.awaited_child(pid),
+        awaited_child=waits.child,
     )
 
 

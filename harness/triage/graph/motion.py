@@ -49,9 +49,6 @@ def is_overdue(pending: Collective | None, stall_s: float) -> bool:
     return pending is not None and (pending.age_s is None or pending.age_s >= max(HELD_S, stall_s / 2))
 
 
-DATA_CAME = "data went through the pipe or socket at which it waits"
-
-
 @dataclass(frozen=True)
 class Surroundings:
     """Facts about the job and the host that hold whatever the process does.
@@ -109,8 +106,8 @@ def _serves(process: Process, now: stacks.Doing, around: Surroundings, gap: floa
 
 def _goes_on(process: Process, now: stacks.Doing, before: stacks.Doing, around: Surroundings) -> str:
     """Say in words that the wait of its main thread went on: it got data, or came to the next wait."""
-    if _gets_on(process):
-        return DATA_CAME
+    if gets_on(process):
+        return "data went through the pipe or socket at which it waits"
     if not around.stall_s and (text := _counted_lately(process)):
         return text
     return passes(process, now, before, gpu=around.gpu)
@@ -171,7 +168,7 @@ def _transfers(process: Process, *, waits: bool) -> str:
     return f"{rate / 1000:.0f} kB/s over the network" if rate >= least else ""
 
 
-def _gets_on(process: Process) -> bool:
+def gets_on(process: Process) -> bool:
     """Whether its main thread waited at the last two looks for data of one pipe or socket, or for room in it, and woke
     up in between: the kernel wakes nobody there before data moves.
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from harness.triage import source
 from harness.triage.graph import Subject
-from harness.triage.graph.motion import DATA_CAME, THRESHOLD_S
+from harness.triage.graph.motion import THRESHOLD_S, gets_on
 from harness.triage.places import inner_frame
 from harness.triage.rules import pipes
 from harness.triage.rules.bystanders import explains
@@ -250,7 +250,7 @@ def _nothing_pending(case: Case, looked: Sequence[Subject], *, recorded: bool) -
         return _partly_seen(case, holes)
     if not recorded and (blind := unread(case)):
         return _partly_read(case, blind, len(looked))
-    if reading := [subject.key for subject in looked if subject.progress == DATA_CAME]:
+    if reading := [subject.key for subject in looked if subject.progress and gets_on(subject.process)]:
         waits = agreeing(len(reading), "waits", "wait")
         return Ruling("HEALTHY", f"nothing hangs: {case.names(reading)} {waits} for data, and some came")
     idle = sum(subject.doing.idle and subject.before.idle and not subject.progress for subject in looked)

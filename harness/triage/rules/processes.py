@@ -308,8 +308,6 @@ def with_failed_ranks(case: Case, ruling: Ruling) -> Ruling:
     if ruling.verdict != "INSUFFICIENT" or ruling.culprits or not live or not failed or case.evidence.source == PASTED:
         return ruling
     names = case.names(subject.key for subject in failed)
-    if names in ruling.reason:
-        return ruling
     ends = {_why(subject) for subject in failed}
     how = brief(ends.pop(), 8) if len(ends) == 1 else "failed"
     return replace(

@@ -372,7 +372,7 @@ print(second, flush=True)
             assert parent.stdout is not None
             second = int(parent.stdout.readline())
             until(lambda: proc.wchan(parent.pid, parent.pid) == "do_wait")
-            assert channels.awaited_child(parent.pid) == (second if named else 0)
+            assert channels.waiting(parent.pid).child == (second if named else 0)
         finally:
             for pid in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split():
                 os.kill(int(pid), signal.SIGKILL)
